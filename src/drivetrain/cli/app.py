@@ -1,0 +1,117 @@
+"""The `drivetrain` command: which commands there are, and how a failure becomes one line and an exit code.
+
+A command's module is imported when the command runs. `--help` shows the table below and imports none of them.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+from drivetrain import __version__
+from drivetrain.cli.command import FAILED, INTERRUPTED, MISSING, MISUSED, UNREACHABLE, shared_options
+from drivetrain.errors import DrivetrainError
+
+
+class Entry(NamedTuple):
+    target: str  # module:object
+    help: str  # the first sentence of the command's own help
+
+
+COMMANDS: Mapping[str, Entry] = {
+    "serve": Entry("drivetrain.cli.serve:serve", "Start the server."),
+    "run": Entry("drivetrain.cli.run:run", "Chat with a model, or answer one prompt."),
+    "pull": Entry("drivetrain.cli.models:pull", "Fetch models into the library."),
+    "push": Entry("drivetrain.cli.models:push", "Send a model to a registry."),
+    "list": Entry("drivetrain.cli.models:list_", "List the models that can be used."),
+    "show": Entry("drivetrain.cli.show:show", "Show what is known of a model."),
+    "ps": Entry("drivetrain.cli.running:ps", "List the models in memory."),
+    "stop": Entry("drivetrain.cli.running:stop", "Take models out of memory."),
+    "rm": Entry("drivetrain.cli.models:rm", "Delete models from the library."),
+    "cp": Entry("drivetrain.cli.models:cp", "Copy a model under another name."),
+    "create": Entry("drivetrain.cli.create:create", "Make a model from a Modelfile."),
+    "import": Entry("drivetrain.cli.models:import_", "Add a file or folder on this machine as a model."),
+    "engines": Entry("drivetrain.cli.running:engines", "List the engines and how they are."),
+    "config": Entry("drivetrain.cli.config:config", "Check and show the configuration."),
+    "completion": Entry("drivetrain.cli.completion:completion", "Print the script that completes commands in a shell."),
+}
+ALIASES: Mapping[str, str] = {"ls": "list"}
+
+
+class Lazy(click.Command):
+    """Stands for a command until that is used."""
+
+    def __init__(self, name: str, entry: Entry) -> None:
+        super().__init__(name, short_help=entry.help)
+        self._target = entry.target
+
+    def load(self) -> click.Command:
+        module, _, attribute = self._target.partition(":")
+        loaded: click.Command = getattr(import_module(module), attribute)
+        return loaded
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> click.Context:
+        return self.load().make_context(info_name, args, parent=parent, **extra)
+
+
+# How our own errors leave the program, by their code; any other is a failure.
+EXITS: Mapping[str, int] = {
+    "invalid_config": MISUSED,
+    "not_found": MISSING,
+    "model_not_found": MISSING,
+    "unreachable": UNREACHABLE,
+}
+
+
+class App(click.Group):
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)  # in the order of use, not of the alphabet
+
+
+app = App(
+    "drivetrain",
+    commands={name: Lazy(name, entry) for name, entry in COMMANDS.items()},
+    params=shared_options(),
+    help="One address for every inference engine.",
+    epilog="`drivetrain run smollm2:135m` talks to a small model at once. `ls` is short for `list`.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+click.version_option(__version__, prog_name="drivetrain", message="%(prog)s %(version)s")(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code. What fails is told in one line on standard error."""
+    try:
+        outcome = app.main(arguments, prog_name="drivetrain", standalone_mode=False)
+        sys.stdout.flush()
+        return outcome if isinstance(outcome, int) else 0
+    except click.ClickException as error:
+        return _fail(_usage(error), error.exit_code)
+    except DrivetrainError as error:
+        return _fail(error.message, EXITS.get(error.code, FAILED))
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who reads our output has gone, as `head` does. Nothing may be flushed to it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _fail(message: str, exit_code: int) -> int:
+    lines = message.splitlines() or ["it failed"]
+    head = lines if len(lines) == 1 else [f"{len(lines)} problems", *(f"  {line}" for line in lines)]
+    click.echo("Error: " + "\n".join(head), err=True)
+    return exit_code
+
+
+def _usage(error: click.ClickException) -> str:
+    message = " ".join(error.format_message().split())
+    if isinstance(error, click.UsageError) and error.ctx:
+        return f"{message.removesuffix('.')} (see `{error.ctx.command_path} --help`)"
+    return message

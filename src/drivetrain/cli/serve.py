@@ -1,0 +1,196 @@
+"""`drivetrain serve`: listens until SIGTERM, then lets running requests finish; takes a new configuration on SIGHUP."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import uvloop
+
+from drivetrain import config as configuration
+from drivetrain.cli.command import Call, Misused, command
+from drivetrain.cli.compose import Runtime, assemble
+from drivetrain.cli.crew import Crew, orders
+from drivetrain.config import Config
+from drivetrain.engines import kinds
+from drivetrain.errors import DrivetrainError
+from drivetrain.server.guard import is_loopback
+from drivetrain.server.listen import Listener, tcp_socket, unix_socket, url_of
+from drivetrain.telemetry import Logs, prepare
+
+OLLAMA_PORT = 11434
+ADDRESS = "server.json"  # in the home's state folder while a server runs: {"pid", "url"}
+OWNER = "owner.sock"  # there too, with several workers: where those reach the owner
+log = logging.getLogger("drivetrain.serve")
+
+
+@command()
+@click.option("--host", metavar="ADDRESS", help="Address to listen on. [default: server.host, 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one. [default: 11435]")
+@click.option("--workers", type=click.IntRange(1), help="Processes that answer requests. [default: server.workers, 1]")
+@click.option("--drop-in", is_flag=True, default=None, help="Also listen where Ollama would: 127.0.0.1:11434.")
+def serve(call: Call, host: str | None, port: int | None, workers: int | None, drop_in: bool | None) -> None:
+    """Start the server."""
+    flags = {"server.host": host, "server.port": port, "server.workers": workers, "server.drop_in": drop_in}
+    uvloop.run(Server(call.home, call.environ, flags).run())
+
+
+class Server:
+    """One serving process: its configuration, sockets and signals."""
+
+    def __init__(self, home: Path, environ: Mapping[str, str], flags: Mapping[str, Any]) -> None:
+        self._home = home
+        self._environ = environ
+        self._flags = flags
+        self._logs = Logs()
+        self._logs.install()
+        self._config = self._load()
+
+    def _load(self) -> Config:
+        path = configuration.find(self._home)
+        resolved = configuration.resolve(path, self._environ, flags=self._flags, kinds=frozenset(kinds()))
+        check_exposure(resolved.config)
+        engines = resolved.config.engines.values()
+        self._logs.know_secrets([engine.api_key for engine in engines if engine.api_key])
+        for warning in (*resolved.warnings, *unenforced(resolved.config)):
+            log.warning("%s", warning)
+        return resolved.config
+
+    async def run(self) -> None:
+        """The whole server: alone, or as the owner of workers."""
+        (self._home / "state").mkdir(parents=True, exist_ok=True)
+        prepare(self._home)
+        server = self._config.server
+        with ExitStack() as stack:
+            sockets = [stack.enter_context(tcp_socket(server.host, server.port))]
+            if server.drop_in:
+                sockets.append(stack.enter_context(tcp_socket("127.0.0.1", OLLAMA_PORT)))
+            async with assemble(self._home, self._config, self._logs) as runtime:
+                if server.workers == 1:
+                    await self._serve(runtime, sockets, started=lambda: self._publish(url_of(sockets[0])))
+                else:
+                    await self._own(runtime, sockets)
+
+    async def _own(self, runtime: Runtime, sockets: Sequence[socket.socket]) -> None:
+        """Serve the workers, who serve the callers. They stop first."""
+        path = self._home / "state" / OWNER
+        crew = Crew(self._config.server.workers, orders(self._home, path, sockets, self._flags))
+        with unix_socket(path) as bound:
+            async with asyncio.TaskGroup() as group:
+                working = asyncio.Event()
+                group.create_task(self._after(working, crew.run))
+                await self._serve(runtime, [bound], started=lambda: self._open(working, sockets), crew=crew)
+
+    async def _after(self, working: asyncio.Event, run: Callable[[], Any]) -> None:
+        await working.wait()
+        await run()
+
+    def _open(self, working: asyncio.Event, sockets: Sequence[socket.socket]) -> None:
+        working.set()
+        self._publish(url_of(sockets[0]))
+
+    async def work(self, sockets: Sequence[socket.socket], owner: Path) -> None:
+        """One worker: as `run`, on sockets that are open already, until its owner says so or is gone."""
+        async with assemble(self._home, self._config, self._logs, owner=owner) as runtime:
+            await self._serve(runtime, sockets, started=lambda: None, leash=True)
+
+    async def _serve(
+        self,
+        runtime: Runtime,
+        sockets: Sequence[socket.socket],
+        *,
+        started: Callable[[], None],
+        crew: Crew | None = None,
+        leash: bool = False,
+    ) -> None:
+        listener = Listener(runtime.app, self._config.server, started=started)
+        loop = asyncio.get_running_loop()
+        stop = _Stop(runtime, listener, crew)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        if leash:
+            loop.add_reader(sys.stdin.fileno(), stop.if_orphaned)
+        reload = asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, reload.set)
+        reloading = loop.create_task(self._reload_on(reload, runtime, crew))
+        try:
+            await listener.serve(sockets=list(sockets))
+        finally:
+            reloading.cancel()
+            self._withdraw()
+
+    def _publish(self, url: str) -> None:
+        address = self._home / "state" / ADDRESS
+        fresh = address.with_suffix(f".{os.getpid()}")
+        fresh.write_bytes(msgspec.json.encode({"pid": os.getpid(), "url": url}))
+        fresh.replace(address)
+        log.info("listening on %s", url, extra={"home": str(self._home)})
+
+    def _withdraw(self) -> None:
+        address = self._home / "state" / ADDRESS
+        try:
+            if msgspec.json.decode(address.read_bytes())["pid"] == os.getpid():
+                address.unlink()
+        except (OSError, msgspec.DecodeError, KeyError):
+            return  # another server's, or gone already
+
+    async def _reload_on(self, reload: asyncio.Event, runtime: Runtime, crew: Crew | None) -> None:
+        while True:
+            await reload.wait()
+            reload.clear()
+            try:
+                fresh = self._load()
+                await runtime.configure(fresh)
+            except (DrivetrainError, Misused) as error:
+                log.error("the new configuration is refused, the old one stays: %s", error)
+                continue
+            self._config = fresh
+            log.info("a new configuration is in force")
+            if crew is not None:
+                crew.reload()
+
+
+class _Stop:
+    """Ends a server: no new requests, the running ones finish. Called a second time, it cuts them off."""
+
+    def __init__(self, runtime: Runtime, listener: Listener, crew: Crew | None) -> None:
+        self._runtime = runtime
+        self._listener = listener
+        self._crew = crew
+
+    def __call__(self) -> None:
+        log.info("stopping; running requests may finish")
+        self._runtime.drain()
+        if self._crew is not None:
+            self._crew.stop()
+        self._listener.stop()
+
+    def if_orphaned(self) -> None:
+        """The owner holds the other end of our standard input and never writes to it."""
+        if not os.read(sys.stdin.fileno(), 1):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self()
+
+
+def check_exposure(config: Config) -> None:
+    """Refuses to offer a server without keys to the network, unless that was asked for by name."""
+    server = config.server
+    if not is_loopback(server.host) and server.auth != "off":
+        raise Misused(
+            f"server.host {server.host!r} is reachable from the network, and this version knows no keys yet: listen on "
+            "127.0.0.1 behind a proxy that authenticates, or accept the risk with `server: {auth: off}`"
+        )
+
+
+def unenforced(config: Config) -> list[str]:
+    """What a configuration may say and this version does not do. Nobody should learn that from a bill."""
+    budgeted = sorted(name for name, policy in config.policies.items() if policy.budgets)
+    return [f"policies.{name}.budgets: budgets are not enforced by this version" for name in budgeted]

@@ -1,0 +1,309 @@
+"""Answers to callers of chat completions and completions, streamed or whole.
+
+An engine's own frames are forwarded with nothing changed but the model's name. Frames of ours take up the id and the
+time of creation of the engine's, so that all chunks of one answer agree.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from drivetrain.dialects import sse
+from drivetrain.dialects.openai import errors, logprobs, messages, requests
+from drivetrain.errors import DrivetrainError
+from drivetrain.types import (
+    Choice,
+    ChoiceFinished,
+    Event,
+    Finished,
+    LogprobDelta,
+    Opaque,
+    Progress,
+    ReasoningDelta,
+    Request,
+    Response,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
+
+_encode = msgspec.json.Encoder().encode
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_string = msgspec.json.Decoder(str).decode
+
+
+class Frames:
+    """The frames of one stream: what all of them have in common, and the engine's own with the model renamed."""
+
+    def __init__(self, request: Request, *, id: str, object: str, created_s: float) -> None:
+        self.begun = False  # an engine's frame has been forwarded
+        self._include_usage = request.include_usage
+        self._object = object
+        self._model = _encode(request.model)
+        self._ours = b""  # the member `model` as the caller sees it, written as the engine writes it
+        self._theirs = b"\0"  # in no frame
+        self._agree = False
+        self._id, self._created = _encode(id), b"%d" % created_s
+        self._write_heads()
+
+    def _write_heads(self) -> None:
+        common = (self._id, self._object.encode(), self._created, self._model)
+        self._head = b'data: {"id":%b,"object":"%b","created":%b,"model":%b' % common
+        self._choice_head = self._head + b',"choices":[{"index":'
+        self._choice_tail = b'}],"usage":null}\n\n' if self._include_usage else b"}]}\n\n"
+
+    def forward(self, raw: bytes) -> bytes:
+        """An engine's frame under the public name of the model."""
+        if self._agree:
+            return raw if self._theirs in raw else self._learn(raw)
+        renamed = raw.replace(self._theirs, self._ours)
+        return self._learn(raw) if renamed is raw else renamed  # bytes with nothing to replace are returned themselves
+
+    def _learn(self, raw: bytes) -> bytes:
+        """A frame whose model is written in a new way, the first one above all."""
+        members = _object(raw)
+        if not self.begun:
+            self.begun = True
+            self._id, self._created = (
+                bytes(members.get(*own)) for own in (("id", self._id), ("created", self._created))
+            )
+            self._write_heads()
+        name = bytes(members.get("model", b""))
+        for colon in (b":", b": "):
+            theirs = b'"model"' + colon + name
+            if name and theirs in raw:
+                self._theirs, self._ours = theirs, b'"model"' + colon + self._model
+                self._agree = theirs == self._ours
+                return raw.replace(theirs, self._ours)
+        if not name:
+            return raw
+        return sse.frame(_encode({**members, "model": Raw(self._model)}))
+
+    def choice(self, index: int, body: bytes) -> bytes:
+        """A frame of ours with one choice; `body` holds its members but for the index."""
+        return self._choice_head + b"%d," % index + body + self._choice_tail
+
+    def end(self, done: Finished) -> bytes:
+        if not self._include_usage:
+            return sse.DONE
+        if done.raw:
+            return self.forward(done.raw) + sse.DONE
+        members = {**done.extra, "choices": [], "usage": encode_usage(done.usage)}
+        return self._head + b"," + _encode(members)[1:] + b"\n\n" + sse.DONE
+
+
+def _object(raw: bytes) -> Mapping[str, Raw]:
+    """The members of the object in an engine's frame."""
+    frame = sse.last(raw)
+    return {} if frame is None else _members(frame[0])
+
+
+def progress(event: Progress) -> bytes:
+    """A comment: clients skip it, and know that the connection lives."""
+    share = "" if event.fraction is None else f" {event.fraction:.0%}"
+    return sse.comment(event.stage + share)
+
+
+def encode_usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }
+
+
+class ChatReply:
+    media_type = sse.MEDIA_TYPE
+
+    def __init__(self, request: Request, *, id: str, created_s: float) -> None:
+        self._id = f"chatcmpl-{id}"
+        self._created_s = int(created_s)
+        self._model = request.model
+        self._legacy = request.source is not None and request.source.dialect == requests.LEGACY_CHAT
+        self._frames = Frames(request, id=self._id, object="chat.completion.chunk", created_s=created_s)
+        self._forward = self._frames.forward
+        self._started: set[int] = set()
+
+    def encode(self, event: Event) -> bytes:
+        raw = event.raw
+        if raw is not None and type(event) is not Finished:
+            return self._forward(raw) if raw else b""
+        if type(event) is Finished:
+            return self._frames.end(event)
+        body = _CHAT_BODIES[type(event)](event, self._legacy)
+        if body is None:
+            return progress(event) if type(event) is Progress else b""
+        index = event.index
+        if index in self._started or self._frames.begun:
+            return self._frames.choice(index, body)
+        self._started.add(index)
+        return self._frames.choice(index, _ROLE) + self._frames.choice(index, body)
+
+    def error(self, error: DrivetrainError) -> bytes:
+        return sse.frame(errors.encode(error))
+
+    def whole(self, response: Response) -> bytes:
+        return _encode(
+            {
+                **response.extra,
+                "id": self._id,
+                "object": "chat.completion",
+                "created": self._created_s,
+                "model": self._model,
+                "choices": [self._choice(choice) for choice in response.choices],
+                "usage": encode_usage(response.usage),
+            }
+        )
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        calls = choice.tool_calls
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if calls and not choice.text else choice.text,
+            "refusal": None,
+        }
+        if choice.reasoning:
+            message["reasoning_content"] = message["reasoning"] = choice.reasoning
+        if calls and self._legacy:
+            message["function_call"] = {"name": calls[0].name, "arguments": calls[0].arguments}
+        elif calls:
+            message["tool_calls"] = [messages.encode_call(call) for call in calls]
+        return {
+            "index": choice.index,
+            "message": message,
+            "logprobs": logprobs.encode_chat(choice.logprobs) if choice.logprobs else None,
+            "finish_reason": _reason(choice.reason, self._legacy),
+        }
+
+
+def _reason(reason: str, legacy: bool) -> str:
+    return "function_call" if legacy and reason == "tool_calls" else reason
+
+
+# Each event → the members of a choice; None where a chat has no chunk for it. `legacy`: functions instead of tools.
+
+_REST = b'},"logprobs":null,"finish_reason":null'
+_ROLE = b'"delta":{"role":"assistant","content":""' + _REST
+
+
+def _text(event: TextDelta, legacy: bool) -> bytes:
+    return b'"delta":{"content":' + _encode(event.text) + _REST
+
+
+def _reasoning(event: ReasoningDelta, legacy: bool) -> bytes:
+    text = _encode(event.text)
+    return b'"delta":{"reasoning_content":' + text + b',"reasoning":' + text + _REST
+
+
+def _call_start(event: ToolCallStart, legacy: bool) -> bytes | None:
+    function = {"name": event.name, "arguments": ""}
+    if legacy:
+        return None if event.call else b'"delta":{"function_call":' + _encode(function) + _REST
+    call = {"index": event.call, "id": event.id, "type": "function", "function": function}
+    return b'"delta":{"tool_calls":[' + _encode(call) + b"]" + _REST
+
+
+def _call_delta(event: ToolCallDelta, legacy: bool) -> bytes | None:
+    function = {"arguments": event.arguments}
+    if legacy:
+        return None if event.call else b'"delta":{"function_call":' + _encode(function) + _REST
+    return b'"delta":{"tool_calls":[' + _encode({"index": event.call, "function": function}) + b"]" + _REST
+
+
+def _logprobs(event: LogprobDelta, legacy: bool) -> bytes:
+    return b'"delta":{},"logprobs":' + _encode(logprobs.encode_chat(event.tokens)) + b',"finish_reason":null'
+
+
+def _finish(event: ChoiceFinished, legacy: bool) -> bytes:
+    return b'"delta":{},"logprobs":null,"finish_reason":' + _encode(_reason(event.reason, legacy))
+
+
+def _nothing(event: Opaque | Progress, legacy: bool) -> None:
+    return None
+
+
+_CHAT_BODIES: Mapping[type[Event], Callable[[Any, bool], bytes | None]] = {
+    TextDelta: _text,
+    ReasoningDelta: _reasoning,
+    ToolCallStart: _call_start,
+    ToolCallDelta: _call_delta,
+    LogprobDelta: _logprobs,
+    ChoiceFinished: _finish,
+    Opaque: _nothing,
+    Progress: _nothing,
+}
+
+
+class CompletionReply:
+    """Raw text. Reasoning and tool calls have no place in this surface and are left out."""
+
+    media_type = sse.MEDIA_TYPE
+
+    def __init__(self, request: Request, *, id: str, created_s: float) -> None:
+        self._id = f"cmpl-{id}"
+        self._created_s = int(created_s)
+        self._model = request.model
+        self._frames = Frames(request, id=self._id, object="text_completion", created_s=created_s)
+        self._forward = self._frames.forward
+        self._offsets: dict[int, int] = {}  # choice → characters so far
+
+    def encode(self, event: Event) -> bytes:
+        raw = event.raw
+        if raw is not None and type(event) is not Finished:
+            return self._forward(raw) if raw else b""
+        match event:
+            case TextDelta():
+                text = _encode(event.text)
+                return self._frames.choice(event.index, b'"text":' + text + b',"logprobs":null,"finish_reason":null')
+            case LogprobDelta():
+                return self._frames.choice(event.index, self._logprobs(event))
+            case ChoiceFinished():
+                reason = _encode(_completion_reason(event.reason))
+                return self._frames.choice(event.index, b'"text":"","logprobs":null,"finish_reason":' + reason)
+            case Progress():
+                return progress(event)
+            case Finished():
+                return self._frames.end(event)
+            case _:
+                return b""
+
+    def _logprobs(self, event: LogprobDelta) -> bytes:
+        offset = self._offsets.get(event.index, 0)
+        self._offsets[event.index] = offset + sum(len(token.token) for token in event.tokens)
+        told = _encode(logprobs.encode_completion(event.tokens, offset))
+        return b'"text":"","logprobs":' + told + b',"finish_reason":null'
+
+    def error(self, error: DrivetrainError) -> bytes:
+        return sse.frame(errors.encode(error))
+
+    def whole(self, response: Response) -> bytes:
+        choices = [
+            {
+                "text": choice.text,
+                "index": choice.index,
+                "logprobs": logprobs.encode_completion(choice.logprobs) if choice.logprobs else None,
+                "finish_reason": _completion_reason(choice.reason),
+            }
+            for choice in response.choices
+        ]
+        return _encode(
+            {
+                **response.extra,
+                "id": self._id,
+                "object": "text_completion",
+                "created": self._created_s,
+                "model": self._model,
+                "choices": choices,
+                "usage": encode_usage(response.usage),
+            }
+        )
+
+
+def _completion_reason(reason: str) -> str:
+    """This surface knows stop, length and content_filter."""
+    return "stop" if reason == "tool_calls" else reason

@@ -1,0 +1,317 @@
+"""An engine's stream in OpenAI's form → events.
+
+Where the caller speaks the same surface and wants a stream, an event keeps its frame. A frame is changed only where it
+would mislead the caller: usage beside content (clients add it to the usage at the end), reasoning under one of its two
+names. Where an engine breaks the dialect's rules (a tool call without an index, a finish reason of its own), the event
+goes without its frame, and is written anew from its fields.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import force_setattr
+
+from drivetrain.dialects import sse
+from drivetrain.dialects.openai import errors, logprobs, wire
+from drivetrain.dialects.openai.calls import Calls
+from drivetrain.dialects.openai.requests import COMPLETIONS, wants_running_usage
+from drivetrain.dialects.openai.template import Template
+from drivetrain.errors import DrivetrainError, EngineFailed
+from drivetrain.types import (
+    ChoiceFinished,
+    Event,
+    Finished,
+    FinishReason,
+    LogprobDelta,
+    Opaque,
+    ReasoningDelta,
+    Request,
+    TextDelta,
+    Timings,
+    Usage,
+)
+
+_REASONS: Mapping[str, FinishReason] = {
+    "stop": "stop",
+    "eos_token": "stop",
+    "stop_sequence": "stop",
+    "end_turn": "stop",
+    "repetition": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+}
+_BROKEN = frozenset({"abort", "error", "cancelled", "insufficient_system_resource"})
+_COMMON: Final = frozenset({"id", "object", "created", "model", "choices", "usage"})
+_REASONING = re.compile(rb'"(reasoning_content|reasoning)"(\s*:\s*)("(?:[^"\\]|\\.)*")')
+_DONE: Final = b"data: [DONE]"
+_LF_LF: Final = b"\n\n"
+_NULL: Final = b"null"
+
+_chunk = msgspec.json.Decoder(wire.ChunkOut).decode
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class StreamDecoder:
+    """Reads one answer, of either surface.
+
+    An error that follows content in the same bytes is raised by the next `feed` or `close`, so that no event is lost.
+    """
+
+    def __init__(self, request: Request, surface: str) -> None:
+        same = request.source is not None and request.source.dialect == surface
+        self._keep = same and request.stream
+        self._whole = same and not request.stream
+        self._include_usage = request.include_usage  # asked by the caller
+        self._usage_everywhere = same and wants_running_usage(request)
+        self._completions = surface == COMPLETIONS
+        self._reader = sse.Reader()
+        self._template = Template()
+        self._failure: DrivetrainError | None = None
+        self._calls: dict[int, Calls] = {}
+        self._open: dict[int, bool] = {}  # choice → has not finished
+        self._deltas = 0
+        self._usage: wire.UsageOut | None = None
+        self._usage_raw: bytes | None = None
+        self._timings: wire.TimingsOut | None = None
+        self._extra: dict[str, Raw] = {}
+        self._ended = False
+
+    def feed(self, data: bytes) -> Sequence[Event]:
+        if self._failure is not None:
+            raise self._failure
+        events: list[Event] = []
+        try:
+            if data.endswith(_LF_LF) and self._reader.empty:
+                self._whole_frames(data, events)
+            else:
+                for frame, raw, _ in self._reader.feed(data):
+                    self._take(frame, raw if self._keep else None, events)
+        except DrivetrainError as error:
+            self._failure = error
+            if not events:
+                raise
+        return events
+
+    def _whole_frames(self, data: bytes, events: list[Event]) -> None:
+        """The usual case, by the shortest way: one text in each frame, around it what the frame before had."""
+        keep, text_of = self._keep, self._template.text
+        pieces = data.split(_LF_LF)
+        rest = pieces.pop()  # at most one line break too many
+        for piece in pieces:
+            if (text := text_of(piece)) and not self._ended:
+                self._deltas += 1
+                raw = piece + _LF_LF if keep else None
+                events.append(TextDelta(text=text, index=self._template.index, raw=raw))
+                continue
+            if piece == _DONE:
+                self._take(b"[DONE]", None, events)
+                continue
+            for frame, raw, _ in self._reader.feed(piece + _LF_LF):
+                self._take(frame, raw if keep else None, events)
+        self._reader.feed(rest)
+
+    def close(self) -> Sequence[Event]:
+        if self._failure is not None:
+            raise self._failure
+        events: list[Event] = []
+        rest = self._reader.rest()
+        if rest.lstrip().startswith(b"{"):  # one document instead of a stream
+            self._take(rest, None, events)
+        elif (frame := sse.last(rest)) is not None:
+            self._take(frame[0], frame[1] + b"\n\n" if self._keep else None, events)
+        if not self._ended:
+            if not self._open or any(self._open.values()):
+                raise EngineFailed("the engine's stream ended before its answer was complete")
+            self._end(events)
+        return events
+
+    def _take(self, data: bytes, raw: bytes | None, events: list[Event]) -> None:
+        if self._ended or not data:
+            return
+        if data.startswith(b"[DONE]"):
+            self._end(events)
+            return
+        chunk = _decoded(data)
+        choices = chunk.choices
+        if choices is None or chunk.error:
+            self._not_content(chunk, data)
+            return
+        if len(choices) == 1 and chunk.usage is None and chunk.timings is None:
+            self._one(choices[0], data, raw, events)
+            return
+        if chunk.timings is not None:
+            self._timings = chunk.timings
+        if chunk.usage is not None:
+            raw = self._account(chunk.usage, choices, data, raw)
+        elif not choices and raw is not None:
+            events.append(Opaque(raw=raw))
+        before, sound = len(events), True
+        for choice in choices:
+            sound = self._choose(choice, data, events) and sound
+        if raw is not None and choices and sound:
+            _attach(raw, events, before)
+
+    def _one(self, choice: wire.ChoiceOut, data: bytes, raw: bytes | None, events: list[Event]) -> None:
+        before = len(events)
+        sound = self._choose(choice, data, events)
+        if raw is not None and sound:
+            _attach(raw, events, before)
+        if len(events) == before + 1 and type(event := events[before]) is TextDelta:
+            self._template.learn(b"data: " + data, event.text, choice.index, completions=self._completions)
+
+    def _not_content(self, chunk: wire.ChunkOut, data: bytes) -> None:
+        if (told := errors.decode_frame(data)) is not None:
+            raise told
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+
+    def _account(
+        self, usage: wire.UsageOut, choices: Sequence[wire.ChoiceOut], data: bytes, raw: bytes | None
+    ) -> bytes | None:
+        """Remember the usage; the frame's bytes as the caller may see them among content."""
+        self._usage = usage
+        if not choices:
+            self._usage_raw = raw
+            self._remember(data)
+        elif raw is None:
+            return None
+        elif not self._usage_everywhere:
+            members = _members(data)
+            if self._include_usage:
+                members["usage"] = Raw(_NULL)
+            else:
+                del members["usage"]
+            return sse.frame(_encode(members))
+        return raw
+
+    def _remember(self, data: bytes) -> None:
+        """Keep what only this dialect knows of a last frame, for an answer that is not streamed: `timings`, …"""
+        if self._whole:
+            self._extra.update((name, value) for name, value in _members(data).items() if name not in _COMMON)
+
+    def _choose(self, choice: wire.ChoiceOut, data: bytes, events: list[Event]) -> bool:
+        """One choice's part of a frame. False if the frame breaks a rule and must not reach a caller as it is."""
+        index, sound, before = choice.index, True, len(events)
+        delta = choice.delta if choice.delta is not None else choice.message
+        if delta is not None:
+            if text := delta.reasoning_content or delta.reasoning:
+                events.append(ReasoningDelta(index=index, text=text))
+            if text := delta.content or delta.refusal:
+                events.append(TextDelta(index=index, text=text))
+            if delta.tool_calls or delta.function_call is not None:
+                sound = self._call(delta, index, data, events)
+        elif choice.text:
+            events.append(TextDelta(index=index, text=choice.text))
+        if choice.logprobs is not None and (tokens := logprobs.decode(choice.logprobs)):
+            events.append(LogprobDelta(index=index, tokens=tokens))
+            sound = sound and (choice.logprobs.content is None or not self._completions)
+        self._deltas += len(events) - before
+        if not choice.finish_reason:
+            self._open.setdefault(index, True)
+            return sound
+        return self._finish(index, choice.finish_reason, data, events) and sound
+
+    def _call(self, delta: wire.Delta, index: int, data: bytes, events: list[Event]) -> bool:
+        calls = self._calls.setdefault(index, Calls())
+        if delta.function_call is not None:
+            old = wire.CallDelta(index=0, id=delta.function_call.name, function=delta.function_call)
+            events.extend(calls.take(old, index, data)[0])
+            return True
+        given = delta.tool_calls
+        sound = isinstance(given, list)
+        for call in given if isinstance(given, list) else [given] if given else []:
+            taken, right = calls.take(call, index, data)
+            events.extend(taken)
+            sound = sound and right
+        return sound
+
+    def _finish(self, index: int, given: str, data: bytes, events: list[Event]) -> bool:
+        if given in _BROKEN:
+            raise EngineFailed(f"the engine broke off its answer: finish_reason {given!r}")
+        reason = _REASONS.get(given, "stop")
+        if reason == "stop" and self._calls.get(index):
+            reason = "tool_calls"
+        if self._open.get(index, True):
+            self._open[index] = False
+            events.append(ChoiceFinished(index=index, reason=reason))
+        self._remember(data)
+        return given in (reason, "function_call")
+
+    def _end(self, events: list[Event]) -> None:
+        if not self._open:
+            raise EngineFailed("the engine ended its stream without an answer")
+        for index, is_open in self._open.items():
+            if is_open:  # [DONE] came without a reason
+                reason: FinishReason = "tool_calls" if self._calls.get(index) else "stop"
+                events.append(ChoiceFinished(index=index, reason=reason))
+        self._ended = True
+        events.append(
+            Finished(
+                usage=decode_usage(self._usage, self._timings, self._deltas),
+                timings=_timings(self._timings),
+                extra=self._extra,
+                raw=self._usage_raw,
+            )
+        )
+
+
+def _decoded(data: bytes) -> wire.ChunkOut:
+    try:
+        return _chunk(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if (told := errors.decode_frame(data)) is not None:
+            raise told from error
+        shown = data[:80].decode(errors="replace")
+        raise EngineFailed(f"the engine sent a frame that cannot be read ({error}): {shown}") from error
+
+
+def _attach(raw: bytes, events: list[Event], start: int) -> None:
+    """Give a frame's bytes to the first of its events, none of which has been handed out yet; siblings get b""."""
+    if start == len(events):
+        events.append(Opaque(raw=raw))
+        return
+    if type(events[start]) is ReasoningDelta:  # always the first of its frame
+        raw = _REASONING.sub(_both_names, raw) if _one_name(raw) else raw
+    for event in events[start:]:
+        force_setattr(event, "raw", raw)
+        raw = b""
+
+
+def _one_name(raw: bytes) -> bool:
+    return (b'"reasoning_content"' in raw) != (b'"reasoning"' in raw)
+
+
+def _both_names(found: re.Match[bytes]) -> bytes:
+    name, colon, text = found.groups()
+    other = b"reasoning" if name == b"reasoning_content" else b"reasoning_content"
+    return b'"%b"%b%b,"%b"%b%b' % (name, colon, text, other, colon, text)
+
+
+def decode_usage(usage: wire.UsageOut | None, timings: wire.TimingsOut | None = None, deltas: int = 0) -> Usage:
+    """Usage as reported; else llama.cpp's timings; else an estimate: about one token in a frame."""
+    if usage is not None:
+        prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+        return Usage(
+            prompt=usage.prompt_tokens or 0,
+            cached=(prompt.cached_tokens if prompt is not None else None) or 0,
+            completion=usage.completion_tokens or 0,
+            reasoning=(completion.reasoning_tokens if completion is not None else None) or 0,
+        )
+    if timings is not None and timings.predicted_n is not None:
+        cached = timings.cache_n or 0
+        return Usage(prompt=(timings.prompt_n or 0) + cached, cached=cached, completion=timings.predicted_n)
+    return Usage(completion=deltas, estimated=True)
+
+
+def _timings(given: wire.TimingsOut | None) -> Timings | None:
+    if given is None:
+        return None
+    return Timings(prompt_s=(given.prompt_ms or 0.0) / 1000, completion_s=(given.predicted_ms or 0.0) / 1000)

@@ -1,0 +1,129 @@
+"""What the engines behind a URL share: their options, an upstream made of their settings, and the exchanges with it."""
+
+import ssl
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+
+from drivetrain.dialects import Surface
+from drivetrain.engines import EngineSettings
+from drivetrain.engines._http import Answer, Upstream
+from drivetrain.errors import BadRequest, DrivetrainError, EngineFailed
+from drivetrain.types import Event, Finished, Request
+
+MAX_BODY_BYTES = 256 * 2**20  # of an answer that is no stream: lists of models, embeddings
+MAX_ERROR_BYTES = 2**20
+PROBE_S = 2.0  # a healthy engine answers a free probe sooner
+DRAIN_S = 0.5  # how long to wait for the end of a stream whose last event has come
+
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+DecodeError = Callable[[int, bytes], DrivetrainError]
+
+
+class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Members of an engine's entry in `drivetrain.yaml` that only engines behind a URL have."""
+
+    headers: Mapping[str, str] = {}  # sent with every request
+    ca_file: str | None = None  # PEM; trusted instead of the system's authorities
+    first_byte_s: Seconds = 600.0  # how long the engine may think before it answers; policies have shorter limits
+    idle_s: Seconds = 600.0  # the longest pause in an answer
+    keep_idle_s: Seconds = 4.0  # keep below the engine's own keep-alive limit
+
+
+def remote_options(name: str, settings: EngineSettings) -> RemoteOptions:
+    """Raises `BadRequest` that names the key."""
+    try:
+        return msgspec.convert(settings.options, RemoteOptions)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"engines.{name}: {error}") from error
+
+
+def open_upstream(name: str, settings: EngineSettings, url: str) -> Upstream:
+    """The upstream at `url`. Raises `BadRequest` that names the key at fault."""
+    options = remote_options(name, settings)
+    try:
+        return Upstream(
+            url,
+            settings.api_key,
+            label=f"engine {name!r}",
+            headers=options.headers,
+            connect_timeout_s=settings.connect_timeout_s,
+            first_byte_s=options.first_byte_s,
+            idle_s=options.idle_s,
+            keep_idle_s=options.keep_idle_s,
+            tls=_trust(options.ca_file),
+        )
+    except BadRequest as error:
+        raise BadRequest(f"engines.{name}: {error.message}") from error
+    except OSError as error:
+        raise BadRequest(f"engines.{name}.ca_file: {options.ca_file!r} cannot be used: {error}") from error
+
+
+def url_of(name: str, settings: EngineSettings) -> str:
+    """Raises `BadRequest` if the settings hold none."""
+    if not settings.url:
+        raise BadRequest(
+            f"engines.{name}.url is missing: an engine of kind {settings.kind!r} needs the address of its server, "
+            "such as http://10.0.0.5:8000"
+        )
+    return settings.url
+
+
+def _trust(ca_file: str | None) -> ssl.SSLContext | None:
+    return None if ca_file is None else ssl.create_default_context(cafile=ca_file)
+
+
+async def stream(
+    upstream: Upstream, path: str, surface: Surface, request: Request
+) -> AsyncGenerator[Sequence[Event], None]:
+    """One generation. Raises the error that the engine answers, or `EngineFailed` if its stream ends early."""
+    decoder = surface.decoder(request)
+    async with upstream.post(path, surface.encode_request(request)) as answer:
+        if answer.status != 200:
+            raise await refusal(answer, surface.decode_error)
+        async for data in answer:
+            if not (events := decoder.feed(data)):
+                continue
+            yield events
+            if isinstance(events[-1], Finished):
+                await answer.drain(DRAIN_S)
+                return
+        yield decoder.close()
+
+
+async def call(upstream: Upstream, path: str, body: bytes, decode_error: DecodeError) -> bytes:
+    """The body of a 200. Raises the error that the engine answers."""
+    async with upstream.post(path, body) as answer:
+        return await _body(answer, decode_error)
+
+
+async def fetch(upstream: Upstream, path: str, decode_error: DecodeError, *, within_s: float = 10.0) -> bytes:
+    """The body of a 200 that an engine gives without work. Raises the error that the engine answers."""
+    async with upstream.get(path, first_byte_s=within_s, idle_s=within_s) as answer:
+        return await _body(answer, decode_error)
+
+
+async def probe(upstream: Upstream, path: str) -> int:
+    """The status of an answer. Raises an `EngineError` if there is none."""
+    async with upstream.get(path, first_byte_s=PROBE_S, idle_s=PROBE_S) as answer:
+        await answer.drain(PROBE_S)
+        return answer.status
+
+
+async def _body(answer: Answer, decode_error: DecodeError) -> bytes:
+    if answer.status != 200:
+        raise await refusal(answer, decode_error)
+    return await answer.read(MAX_BODY_BYTES)
+
+
+async def refusal(answer: Answer, decode_error: DecodeError) -> DrivetrainError:
+    """The error that an answer outside 200 tells, with how long to wait where the engine says it."""
+    if 300 <= answer.status < 400:
+        target = answer.headers.get("location", "another address")
+        return EngineFailed(f"the engine points to {target} ({answer.status}); set its final address as `url`")
+    error = decode_error(answer.status, await answer.read(MAX_ERROR_BYTES))
+    retry_after = answer.headers.get("retry-after", "")
+    if error.retry_after_s is None and retry_after.isascii() and retry_after.isdigit():
+        error.retry_after_s = float(retry_after)
+    return error

@@ -1,0 +1,165 @@
+"""The embedded engine: llama.cpp, one supervised worker process per model in memory."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from drivetrain.dialects.openai import CHAT, COMPLETIONS
+from drivetrain.engines import EngineSettings, Host
+from drivetrain.engines._remote import stream
+from drivetrain.engines.llamacpp import choices, embedding, machine
+from drivetrain.engines.llamacpp.fleet import Fleet, Lease
+from drivetrain.engines.llamacpp.resident import Running
+from drivetrain.errors import BadRequest, EngineFailed, EngineUnavailable, ModelNotFound, Unsupported
+from drivetrain.types import (
+    Audio,
+    Embeddings,
+    EmbedRequest,
+    Event,
+    Finished,
+    Health,
+    Image,
+    Loaded,
+    Model,
+    ModelSpec,
+    Progress,
+    Request,
+    Timings,
+)
+
+__all__ = ["LlamaCpp"]
+
+DEATH_S: Final = 0.5  # a broken connection and the end of the process come at once, in either order
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Members of the engine's entry in `drivetrain.yaml` that only this kind has."""
+
+    memory_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None  # for all models; None: three quarters of RAM
+    load_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 300.0
+
+
+class LlamaCpp:
+    """An engine of kind `llamacpp`. Every call that needs a model loads it first."""
+
+    def __init__(self, name: str, settings: EngineSettings, host: Host) -> None:
+        try:
+            options = msgspec.convert(settings.options, Options)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"engines.{name}: {error}") from error
+        self.name = name
+        self.kind = settings.kind
+        self._host = host
+        self._fleet = Fleet(
+            name,
+            host,
+            budget_bytes=options.memory_bytes or machine.memory_bytes() * 3 // 4,
+            load_timeout_s=options.load_timeout_s,
+        )
+
+    async def generate(self, request: Request) -> AsyncGenerator[Sequence[Event], None]:
+        _refuse_what_it_cannot_see(self._host.lookup(request.model), request)
+        with self._fleet.lease(request.model, request.options, request.keep_alive_s) as lease:
+            while (running := await lease.step()) is None:
+                yield (Progress(stage="queued" if lease.queued else "loading", fraction=lease.fraction),)
+            _refuse_what_it_cannot_do(running)
+            async with aclosing(_answer(running, request)) as batches:
+                async for events in batches:
+                    yield _with_load_time(events, lease) if lease.waited_s else events
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        with self._fleet.lease(request.model, request.options, request.keep_alive_s) as lease:
+            running = await lease.ready()
+            if not running.launch.embedding:
+                raise Unsupported(f"model {request.model!r} has embeddings switched off; set its `embedding` to true")
+            try:
+                return await embedding.embed(running.upstream, request, context=running.launch.context)
+            except (EngineFailed, EngineUnavailable) as error:
+                await _explain(running, error)
+                raise
+
+    async def models(self) -> Sequence[Model]:
+        """Those in memory. The library lists the others."""
+        return [loaded.model for loaded in await self.loaded()]
+
+    async def loaded(self) -> Sequence[Loaded]:
+        return [resident.loaded() for resident in self._fleet.residents.values() if resident.state == "ready"]
+
+    async def health(self) -> Health:
+        residents = self._fleet.residents.values()
+        active = sum(resident.active for resident in residents)
+        running = sum(min(resident.active, resident.slots) for resident in residents)
+        return Health(live=True, ready=not self._fleet.closed, running=running, waiting=active - running)
+
+    async def load(self, model: str, *, keep_alive_s: float | None = None, options: Mapping[str, Any] = {}) -> None:
+        with self._fleet.lease(model, options, keep_alive_s) as lease:
+            await lease.ready()
+
+    async def unload(self, model: str) -> None:
+        with suppress(ModelNotFound):  # it may have left the library, but not yet memory
+            model = self._host.lookup(model).id
+        await self._fleet.retire(model)
+
+    async def aclose(self) -> None:
+        await self._fleet.aclose()
+
+
+async def _answer(running: Running, request: Request) -> AsyncGenerator[Sequence[Event], None]:
+    try:
+        async with aclosing(_events(running, request)) as batches:
+            async for events in batches:
+                yield events
+    except (EngineFailed, EngineUnavailable) as error:
+        await _explain(running, error)
+        raise
+
+
+def _events(running: Running, request: Request) -> AsyncGenerator[Sequence[Event], None]:
+    surface = CHAT if request.completion is None else COMPLETIONS
+    if choices.several(request):
+        return _one_by_one(running, request)
+    return stream(running.upstream, "/v1" + surface.path, surface, request)
+
+
+async def _one_by_one(running: Running, request: Request) -> AsyncGenerator[Sequence[Event], None]:
+    ends: list[Finished] = []
+    for index, single in enumerate(choices.singles(request)):
+        async with aclosing(_events(running, single)) as batches:
+            async for events in batches:
+                ends += [event for event in events if isinstance(event, Finished)]
+                yield choices.numbered(events, index)
+    yield (choices.total(ends, request.sampling.n),)
+
+
+async def _explain(running: Running, error: Exception) -> None:
+    """Raises what became of the worker, if it has died: that tells more than a broken connection."""
+    if await running.worker.ended(DEATH_S):
+        raise EngineFailed(f"model {running.model!r}: {running.worker.obituary()}") from error
+
+
+def _with_load_time(events: Sequence[Event], lease: Lease) -> Sequence[Event]:
+    """The caller waited for the model: its end says so."""
+    if not events or not isinstance(end := events[-1], Finished):
+        return events
+    timings = replace(end.timings or Timings(), load_s=lease.waited_s)
+    return [*events[:-1], replace(end, timings=timings)]
+
+
+def _refuse_what_it_cannot_see(spec: ModelSpec, request: Request) -> None:
+    parts = [part for message in request.messages for part in message.content if isinstance(part, Image | Audio)]
+    if parts and not (spec.projector or spec.settings.get("mmproj") or spec.settings.get("projector")):
+        what = "images" if isinstance(parts[0], Image) else "audio"
+        raise BadRequest(f"model {spec.id!r} takes no {what}: it has no projector (mmproj)", param="messages")
+    if any(isinstance(part, Image) and not part.url.startswith("data:") for part in parts):
+        # The worker would fetch it, from wherever this machine can reach.
+        raise BadRequest(
+            "an image must be sent as a data: URL with base64 content, not as an address", param="messages"
+        )
+
+
+def _refuse_what_it_cannot_do(running: Running) -> None:
+    if running.launch.encoder:
+        raise Unsupported(f"model {running.model!r} only makes embeddings; it does not generate text", param="model")

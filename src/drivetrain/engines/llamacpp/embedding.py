@@ -1,0 +1,56 @@
+"""What embeddings need beyond llama.cpp's own: inputs cut to the context, vectors cut to the dimensions asked for."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from drivetrain.dialects.openai import decode_embeddings, decode_error, encode_embed_request
+from drivetrain.engines._http import Upstream
+from drivetrain.engines._remote import call
+from drivetrain.errors import BadRequest, ContextOverflow
+from drivetrain.types import Embeddings, EmbedRequest
+
+SPECIAL_TOKENS = 2  # that the model may put around an input
+
+
+class _Tokens(msgspec.Struct):
+    tokens: tuple[int, ...]
+
+
+async def embed(upstream: Upstream, request: EmbedRequest, *, context: int) -> Embeddings:
+    """One vector per input. Raises `ContextOverflow` for an input beyond `context`, unless it may be cut."""
+    try:
+        embeddings = await _ask(upstream, request)
+    except ContextOverflow:
+        if not request.truncate:
+            raise
+        inputs = [await _cut(upstream, text, context - SPECIAL_TOKENS) for text in request.inputs]
+        embeddings = await _ask(upstream, replace(request, inputs=tuple(inputs)))
+    if request.dimensions is None:
+        return embeddings
+    return replace(embeddings, vectors=tuple(shortened(vector, request.dimensions) for vector in embeddings.vectors))
+
+
+def shortened(vector: Sequence[float], dimensions: int) -> Sequence[float]:
+    """The first `dimensions` of it, again of length 1, as models are trained for that can be cut."""
+    if not 1 <= dimensions <= len(vector):
+        raise BadRequest(f"dimensions is {dimensions}; this model gives at most {len(vector)}", param="dimensions")
+    if dimensions == len(vector):
+        return vector
+    kept = vector[:dimensions]
+    length = math.sqrt(math.fsum(value * value for value in kept)) or 1.0
+    return [value / length for value in kept]
+
+
+async def _ask(upstream: Upstream, request: EmbedRequest) -> Embeddings:
+    body = encode_embed_request(replace(request, dimensions=None, source=None))
+    return decode_embeddings(await call(upstream, "/v1/embeddings", body, decode_error))
+
+
+async def _cut(upstream: Upstream, text: str | tuple[int, ...], tokens: int) -> tuple[int, ...]:
+    if isinstance(text, str):
+        body = msgspec.json.encode({"content": text})
+        text = msgspec.json.decode(await call(upstream, "/tokenize", body, decode_error), type=_Tokens).tokens
+    return text[:tokens]

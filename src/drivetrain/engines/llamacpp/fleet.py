@@ -1,0 +1,301 @@
+"""The models in memory: loaded on demand, shared, kept alive, evicted, restarted. Owns every worker process.
+
+Each model has one owner task, from the wish to load it until its memory is free: only that task starts and stops its
+worker. Requests take a lease, and wait for the owner. Nothing is decided on what was read before an `await`.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final
+
+import msgspec
+
+from drivetrain import gguf
+from drivetrain.engines import Host
+from drivetrain.engines._http import Upstream
+from drivetrain.engines.llamacpp import machine, memory, settings
+from drivetrain.engines.llamacpp.launch import Launch
+from drivetrain.engines.llamacpp.process import Worker
+from drivetrain.engines.llamacpp.resident import Resident, Running
+from drivetrain.engines.llamacpp.sockets import Sockets
+from drivetrain.errors import BadRequest, Busy, DrivetrainError, EngineFailed, EngineUnavailable, LoadFailed
+from drivetrain.types import ModelSpec, Notice
+
+STEP_S: Final = 0.5  # how often a caller who waits hears that he is not forgotten
+ROOM_WAIT_S: Final = 30.0  # how long a load waits for requests that keep the others in memory
+IDLE_S: Final = 3600.0  # a long prompt on a slow machine is silent for long; policies have shorter limits
+STEADY_S: Final = 60.0  # a worker that lived so long did not crash on starting
+MAX_BACK_OFF_S: Final = 30.0
+
+
+class Crashes(msgspec.Struct, frozen=True):
+    """In a row, of one model's workers."""
+
+    count: int
+    last_s: float  # monotonic
+
+    @property
+    def back_off_s(self) -> float:
+        """After the first crash the next request starts a new worker; then pauses double."""
+        return 0.0 if self.count < 2 else min(2.0 ** (self.count - 2), MAX_BACK_OFF_S)
+
+
+class Fleet:
+    def __init__(self, name: str, host: Host, *, budget_bytes: int, load_timeout_s: float) -> None:
+        self.name = name
+        self._host = host
+        self._budget_bytes = budget_bytes
+        self._load_timeout_s = load_timeout_s
+        self._sockets = Sockets(host.home / "state")
+        self._room = asyncio.Lock()  # who makes room does so alone
+        self._owners: set[asyncio.Task[None]] = set()
+        self._crashes: dict[str, Crashes] = {}
+        self.closed = False
+        self.residents: dict[str, Resident] = {}
+
+    def lease(self, model: str, options: Mapping[str, Any], keep_alive_s: float | None) -> "Lease":
+        """A claim on the model with these options. Raises `ModelNotFound`, and `BadRequest` for an option."""
+        keep_s = self._host.default_keep_alive_s if keep_alive_s is None else keep_alive_s
+        return Lease(self, self._host.lookup(model), settings.chosen(options), keep_s)
+
+    def claim(self, spec: ModelSpec, options: settings.Chosen) -> Resident | None:
+        """The model as asked for, held, in whatever state; None if another form of it has to leave before.
+
+        Raises `EngineUnavailable` while its workers crash one after another.
+        """
+        found = self.residents.get(spec.id)
+        if found is None:
+            found = self._start(spec, options)
+        elif not found.open:
+            return None
+        elif not found.serves(spec, options):
+            found.retire()
+            return None
+        found.hold()
+        return found
+
+    async def retire(self, model: str) -> None:
+        """Unload the model once its requests are done, and return when its memory is free."""
+        found = self.residents.get(model)
+        if found is not None:
+            found.retire()
+            await found.gone.wait()
+
+    async def departure(self, model: str) -> None:
+        """Wait a moment for the model to leave memory."""
+        found = self.residents.get(model)
+        if found is not None:
+            await found.change(STEP_S)
+
+    async def aclose(self) -> None:
+        """Stop all workers, busy or not."""
+        self.closed = True
+        for owner in self._owners:
+            owner.cancel()
+        if self._owners:
+            await asyncio.shield(asyncio.gather(*self._owners, return_exceptions=True))
+
+    # --- the owner of a model -----------------------------------------------------------------------------------------
+
+    def _start(self, spec: ModelSpec, options: settings.Chosen) -> Resident:
+        self._refuse_if_unsteady(spec.id)
+        resident = Resident(spec, {**settings.chosen(spec.settings), **options})
+        self.residents[spec.id] = resident
+        owner = asyncio.create_task(self._own(resident), name=f"owner of {spec.id}")
+        self._owners.add(owner)
+        owner.add_done_callback(self._owners.discard)
+        return resident
+
+    def _refuse_if_unsteady(self, model: str) -> None:
+        if self.closed:
+            raise EngineUnavailable(f"engine {self.name!r} is closed")
+        crashes = self._crashes.get(model)
+        wait_s = crashes.last_s + crashes.back_off_s - time.monotonic() if crashes else 0.0
+        if crashes and wait_s > 0:
+            message = f"the worker of model {model!r} has crashed {crashes.count} times in a row"
+            raise EngineUnavailable(f"{message}; its next start is in {wait_s:.0f} s", retry_after_s=wait_s)
+
+    async def _own(self, resident: Resident) -> None:
+        self._tell(resident, "model.loading", fraction=0.0)
+        try:
+            launch = await self._measure(resident)
+            async with self._room:
+                await self._make_room(resident)
+            await self._run(resident, launch)
+        except DrivetrainError as error:
+            resident.failure = error
+        finally:
+            resident.state, resident.running = "leaving", None
+            del self.residents[resident.id]
+            self._tell_end(resident)
+            resident.gone.set()
+            resident.tell()
+
+    async def _measure(self, resident: Resident) -> Launch:
+        spec = resident.spec
+        try:
+            header, files_bytes = await asyncio.to_thread(_inspect, spec)
+        except BadRequest as error:
+            raise LoadFailed(f"model {spec.id!r} could not be loaded: {error.message}") from error
+        launch = resident.launch = settings.resolve(spec, resident.chosen, header, cores=machine.cores())
+        resident.size_bytes = memory.estimate(launch, header, files_bytes)
+        return launch
+
+    async def _make_room(self, resident: Resident) -> None:
+        """Evict until the resident fits. Waits for those who are busy. Raises `Busy` if they stay so."""
+        deadline = time.monotonic() + ROOM_WAIT_S
+        while True:
+            others = [other for other in self.residents.values() if other.counted]
+            try:
+                leaving = self._evictions(others, resident.size_bytes)
+            except Busy:
+                if not any(other.active for other in others) or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(STEP_S / 5)
+                continue
+            if not leaving:
+                break
+            for id in leaving:
+                self.residents[id].retire()
+            await asyncio.gather(*(self.residents[id].gone.wait() for id in leaving))
+        resident.counted = True
+
+    def _evictions(self, others: list[Resident], need_bytes: int) -> list[str]:
+        standings = [other.standing() for other in others]
+        return list(self._host.evictions(standings, need_bytes=need_bytes, budget_bytes=self._budget_bytes))
+
+    async def _run(self, resident: Resident, launch: Launch) -> None:
+        """The life of one worker."""
+        socket = self._sockets.next()
+        label = f"the worker of model {resident.id!r}"
+        upstream = Upstream(f"unix:{socket}", label=label, first_byte_s=IDLE_S, idle_s=IDLE_S)
+        worker = await Worker.spawn(socket, resident.tell)
+        try:
+            await self._load(resident, worker, launch.orders(str(socket), resident.id))
+            resident.become(Running(resident.id, launch, worker, upstream))
+            self._tell(resident, "model.ready")
+            await self._keep(resident, worker)
+            self._tell(resident, "model.unloading")
+        finally:
+            resident.state = "leaving"
+            resident.tell()
+            await upstream.aclose()
+            await worker.stop()
+
+    async def _load(self, resident: Resident, worker: Worker, orders: Mapping[str, Any]) -> None:
+        def on_progress(fraction: float) -> None:
+            resident.fraction = fraction
+            resident.tell()
+            self._tell(resident, "model.loading", fraction=fraction)
+
+        resident.state = "loading"
+        try:
+            async with asyncio.timeout(self._load_timeout_s):
+                await worker.load(orders, on_progress)
+        except TimeoutError as error:
+            message = f"was not loaded within {self._load_timeout_s:g} s; {worker.obituary()}"
+            raise LoadFailed(f"model {resident.id!r} {message}") from error
+        except LoadFailed as error:
+            raise LoadFailed(f"model {resident.id!r} could not be loaded: {error.message}") from error
+
+    async def _keep(self, resident: Resident, worker: Worker) -> None:
+        """Return when the model is to leave. Raises `EngineFailed` if its worker dies."""
+        while not resident.due():
+            if worker.exited.is_set():
+                self._count_crash(resident)
+                raise EngineFailed(f"model {resident.id!r}: {worker.obituary()}")
+            idle_s = IDLE_S if resident.active else resident.expires_s - time.monotonic()
+            await resident.change(max(0.0, min(idle_s, IDLE_S)))
+
+    def _count_crash(self, resident: Resident) -> None:
+        now = time.monotonic()
+        before = self._crashes.get(resident.id)
+        count = before.count + 1 if before and now - resident.ready_s < STEADY_S else 1
+        self._crashes[resident.id] = Crashes(count, now)
+
+    def _tell_end(self, resident: Resident) -> None:
+        failure = resident.failure
+        if failure is None:
+            self._tell(resident, "model.unloaded")
+        else:
+            self._tell(resident, "model.failed", error=failure.message)
+
+    def _tell(self, resident: Resident, name: str, *, fraction: float | None = None, error: str | None = None) -> None:
+        self._host.notify(
+            Notice(name=name, model=resident.id, engine=self.name, fraction=fraction, error=error, at_s=time.time())
+        )
+
+
+class Lease:
+    """A request's claim on a model. While the block is entered, the model does not leave memory."""
+
+    def __init__(self, fleet: Fleet, spec: ModelSpec, options: settings.Chosen, keep_alive_s: float) -> None:
+        self._fleet = fleet
+        self._spec = spec
+        self._options = options
+        self._keep_alive_s = keep_alive_s
+        self._resident: Resident | None = None
+        self.waited_s = 0.0
+
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._resident is not None:
+            self._resident.release(self._keep_alive_s)
+
+    @property
+    def fraction(self) -> float | None:
+        return self._resident.fraction if self._resident is not None else None
+
+    @property
+    def queued(self) -> bool:
+        """Others have to leave memory first."""
+        return self._resident is None or self._resident.state == "queued"
+
+    async def ready(self) -> Running:
+        """The model, once it is in memory. Raises why it cannot be."""
+        while (running := await self.step()) is None:
+            pass
+        return running
+
+    async def step(self) -> Running | None:
+        """The model if it is in memory; None after a moment if it is not yet: call again. Raises why it cannot be."""
+        resident = self._resident
+        if resident is None:
+            resident = self._resident = self._fleet.claim(self._spec, self._options)
+        if resident is not None and resident.running is not None:
+            return resident.running
+        start_s = time.monotonic()
+        if resident is None:
+            await self._fleet.departure(self._spec.id)
+        else:
+            await resident.change(STEP_S)
+        self.waited_s += time.monotonic() - start_s
+        if resident is not None and resident.gone.is_set():
+            raise _again(resident.failure)
+        return None
+
+
+def _again(failure: DrivetrainError | None) -> DrivetrainError:
+    """An error that several callers are told: each gets his own, for a traceback grows where it is raised."""
+    if failure is None:
+        return EngineUnavailable("the model was unloaded while it was waited for")
+    return type(failure)(failure.message, param=failure.param, retry_after_s=failure.retry_after_s)
+
+
+def _inspect(spec: ModelSpec) -> tuple[gguf.Gguf, int]:
+    """The header of the model's first file, and the size of all its files. Raises `BadRequest`."""
+    if spec.weights is None:
+        raise BadRequest(f"model {spec.id!r} has no weights on this machine")
+    header = gguf.read(spec.weights)
+    files = [*map(str, gguf.parts(spec.weights)), *spec.adapters, *filter(None, [spec.projector])]
+    try:
+        return header, sum(os.stat(file).st_size for file in files)
+    except OSError as error:
+        raise BadRequest(f"cannot read {error.filename!r}: {error.strerror}") from error

@@ -1,0 +1,133 @@
+"""Which public names exist, and what stands behind each: routes of the configuration, the library, engines' own lists.
+
+A route hides a library model of the same name; a library model hides what engines list. A name that several engines
+list is a pool of them. Names match as in Ollama: exactly, with `:latest` added or dropped, in any case.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from drivetrain.config.schema import Config, Policy, Target
+from drivetrain.errors import ModelNotFound
+from drivetrain.gateway.pool import Member
+from drivetrain.types import Model, ModelSpec, Value
+
+DEFAULT_POLICY = "default"
+LATEST = ":latest"
+
+
+class Library(Protocol):
+    """The part of the library that the catalog reads."""
+
+    def lookup(self, model: str) -> ModelSpec: ...
+    def list(self) -> Sequence[ModelSpec]: ...
+
+
+class Entry(Value, frozen=True, kw_only=True):
+    """A public name, resolved."""
+
+    name: str
+    targets: Sequence[Target]
+    policy_name: str = DEFAULT_POLICY
+    policy: Policy = Policy()
+    spec: ModelSpec | None = None  # of a library model
+
+
+class Catalog:
+    """A view over one configuration snapshot, the library and the engines; holds nothing of its own but look-ups."""
+
+    def __init__(self, config: Config, library: Library, members: Mapping[str, Member]) -> None:
+        self._library = library
+        self._members = members
+        self._policy = config.policies.get(DEFAULT_POLICY, Policy())
+        self._routes = {
+            name: Entry(
+                name=name,
+                targets=route.targets,
+                policy_name=route.policy,
+                policy=config.policies.get(route.policy, Policy()),
+            )
+            for name, route in config.models.items()
+        }
+
+    def resolve(self, model: str) -> Entry:
+        """Raises `ModelNotFound`, naming what there is."""
+        if (entry := self._routes.get(model)) is not None:
+            return entry
+        if (entry := self._routed_alike(model)) is not None:
+            return entry
+        try:
+            return self._from_library(self._library.lookup(model))
+        except ModelNotFound:
+            if targets := self._discovered(model):
+                return Entry(name=model, targets=targets, policy=self._policy)
+            raise
+
+    def _routed_alike(self, model: str) -> Entry | None:
+        wanted = _canonical(model)
+        return next((entry for name, entry in self._routes.items() if _canonical(name) == wanted), None)
+
+    def _from_library(self, spec: ModelSpec) -> Entry:
+        target = Target(engine=spec.engine, model=spec.remote_model or spec.id)
+        return Entry(name=spec.id, targets=(target,), policy=self._policy, spec=spec)
+
+    def _discovered(self, model: str) -> Sequence[Target]:
+        wanted = _canonical(model)
+        return tuple(
+            Target(engine=member.name, model=found.id, weight=member.config.weight)
+            for member in self._members.values()
+            if not member.embedded
+            for found in member.models
+            if _canonical(found.id) == wanted
+        )
+
+    def models(self) -> Sequence[Model]:
+        """Every public model once, as far as known with its details."""
+        listed: dict[str, Model] = {}
+        for model in self._all():
+            listed.setdefault(_canonical(model.id), model)
+        return tuple(listed.values())
+
+    def _all(self) -> Iterator[Model]:
+        for entry in self._routes.values():
+            yield self._described(entry)
+        for spec in self._library.list():
+            yield replace(spec.model, id=spec.id, engine=spec.engine)
+        for member in self._members.values():
+            if not member.embedded:
+                yield from (_with_digest(replace(model, engine=member.name)) for model in member.models)
+
+    def describe(self, name: str) -> Model:
+        """One model's details. Raises `ModelNotFound`."""
+        return self._described(self.resolve(name))
+
+    def _described(self, entry: Entry) -> Model:
+        if entry.spec is not None:
+            return replace(entry.spec.model, id=entry.spec.id, engine=entry.spec.engine)
+        target = entry.targets[0]
+        member = self._members.get(target.engine)
+        known = next((model for model in member.models if model.id == target.model), None) if member else None
+        if known is None and member is not None and member.embedded:
+            known = self._local(target.model)
+        model = known or Model(id=entry.name, capabilities=frozenset({"completion"}))
+        return _with_digest(replace(model, id=entry.name, engine=target.engine))
+
+    def _local(self, model: str) -> Model | None:
+        try:
+            return self._library.lookup(model).model
+        except ModelNotFound:
+            return None
+
+
+def _canonical(name: str) -> str:
+    return name.lower().removesuffix(LATEST)
+
+
+def _with_digest(model: Model) -> Model:
+    """Clients of Ollama expect a digest of every model: for one without weights here, that of its name and engine."""
+    if model.digest:
+        return model
+    return replace(model, digest=hashlib.sha256(f"{model.engine}/{model.id}".encode()).hexdigest())

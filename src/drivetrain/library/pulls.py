@@ -1,0 +1,71 @@
+"""Pulls that were begun and not finished: how far each is, and what to pull to go on."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from drivetrain.errors import BadRequest
+from drivetrain.library import download, files, ids
+
+
+class _Note(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    source: str
+    parts: Mapping[str, int] = {}  # files among the blobs, and how long they will be
+
+
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of which a part has arrived."""
+
+    id: str
+    source: str  # what to pull to continue
+    completed: int = 0  # bytes
+    total: int = 0  # bytes; 0 where nobody knows yet
+
+    @property
+    def told(self) -> str:
+        return f"{100 * self.completed // self.total} %" if self.total else "just begun"
+
+
+class Pulls:
+    """The folder of notes, one per model that is being pulled."""
+
+    def __init__(self, folder: Path, blobs: Path) -> None:
+        self._folder, self._blobs = folder, blobs
+
+    def note(self, id: str, source: str, parts: Mapping[str, int]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        files.write_whole(self._path(id), msgspec.json.encode(_Note(id=id, source=source, parts=parts)))
+
+    def forget(self, id: str) -> None:
+        self._path(id).unlink(missing_ok=True)
+
+    def find(self, id: str) -> Unfinished | None:
+        try:
+            return self._read(self._path(id))
+        except BadRequest:
+            return None
+
+    def all(self) -> Iterator[Unfinished]:
+        for path in sorted(self._folder.glob("*.json")):
+            found = self._read(path)
+            if found is not None:
+                yield found
+
+    def _path(self, id: str) -> Path:
+        return self._folder / f"{ids.folder(id)}.json"
+
+    def _read(self, path: Path) -> Unfinished | None:
+        try:
+            note = msgspec.json.decode(path.read_bytes(), type=_Note)
+        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+            return None
+        completed = sum(self._arrived(name, size) for name, size in note.parts.items())
+        return Unfinished(id=note.id, source=note.source, completed=completed, total=sum(note.parts.values()))
+
+    def _arrived(self, name: str, size: int) -> int:
+        if (self._blobs / name.removeprefix(".")).is_file() or (self._blobs / name).is_file():
+            return size
+        state = download.load_state(self._blobs / name)
+        return state.arrived if state else 0

@@ -1,0 +1,97 @@
+"""How the gateway's events reach a caller: as a stream, one write per batch, or folded into one body."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from drivetrain.dialects import Reply
+from drivetrain.errors import DrivetrainError
+from drivetrain.server.exchange import STREAM_HEADERS, Exchange
+from drivetrain.types import Event, Finished, Fold, Progress
+
+HEARTBEAT_S = 10.0  # longest silence that a caller of a stream sees; proxies commonly give up at 60 s
+Batches = AsyncGenerator[Sequence[Event], None]
+
+
+class Stream:
+    """One streamed answer. Nothing is sent before the first content, so that an error can still be a status."""
+
+    def __init__(self, exchange: Exchange, reply: Reply, hearts: "Heartbeat") -> None:
+        self._exchange = exchange
+        self._reply = reply
+        self._hearts = hearts
+        self._progress = Progress(stage="prompt")
+        self._sending = False
+        self.quiet_since = time.monotonic()
+
+    async def run(self, batches: Batches) -> None:
+        """Send it all. Raises a `DrivetrainError` only if nothing was sent yet."""
+        self._hearts.add(self)
+        try:
+            await self._send_all(batches)
+        except DrivetrainError as error:
+            if not self._exchange.started:
+                raise
+            await self._write(self._reply.error(error), more=False)
+        finally:
+            self._hearts.discard(self)
+
+    async def _send_all(self, batches: Batches) -> None:
+        """The last bytes wait until the generator has ended: by then the answer is in the ledger."""
+        encode = self._reply.encode
+        last = b""
+        async with aclosing(batches):
+            async for events in batches:
+                if not events:
+                    continue
+                final = events[-1]
+                if type(final) is Progress:
+                    self._progress = final
+                    continue
+                data = b"".join([encode(event) for event in events])
+                if type(final) is Finished:
+                    last = data
+                elif data:
+                    await self._write(data, more=True)
+        await self._write(last, more=False)
+
+    async def _write(self, data: bytes, *, more: bool) -> None:
+        self._sending = True
+        if not self._exchange.started:
+            await self._exchange.start(200, self._reply.media_type.encode(), STREAM_HEADERS)
+        await self._exchange.send_body(data, more=more)
+        self._sending = False
+        self.quiet_since = time.monotonic()
+
+    async def beat(self) -> None:
+        """Show a caller who waits that we are still here."""
+        if not self._sending and not self._exchange.done:
+            await self._write(self._reply.encode(self._progress), more=True)
+
+
+class Heartbeat:
+    """Looks after all running streams with one timer: none is silent for longer than `HEARTBEAT_S`."""
+
+    def __init__(self) -> None:
+        self._streams: set[Stream] = set()
+        self.add = self._streams.add
+        self.discard = self._streams.discard
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(HEARTBEAT_S / 4)
+                late = time.monotonic() - HEARTBEAT_S * 3 / 4
+                for stream in [stream for stream in self._streams if stream.quiet_since < late]:
+                    group.create_task(stream.beat())
+
+
+async def whole(exchange: Exchange, reply: Reply, batches: Batches) -> None:
+    """The answer as one body: the fold of its events."""
+    folded = Fold()
+    async with aclosing(batches):
+        async for events in batches:
+            for event in events:
+                folded.add(event)
+    await exchange.respond(200, reply.whole(folded.response()))

@@ -1,0 +1,96 @@
+"""`/v1/models`: what can be called, as OpenAI lists it; and the library's models: import, pull, change, delete."""
+
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from drivetrain.dialects import openai
+from drivetrain.errors import BadRequest, ModelNotFound
+from drivetrain.gateway import Gateway
+from drivetrain.library import Layer, Library, sources
+from drivetrain.server.exchange import Exchange
+
+
+class NewModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /v1/models: one of `import` (a path on the server's machine) and `pull` (a source)."""
+
+    import_path: str | None = msgspec.field(default=None, name="import")
+    pull: str | None = None
+    name: str | None = None
+    link: bool = False  # with `import`: refer to the file where it is
+
+
+class Models:
+    def __init__(self, gateway: Gateway, library: Library) -> None:
+        self._gateway = gateway
+        self._library = library
+
+    async def list(self, exchange: Exchange) -> None:
+        await exchange.respond(200, openai.encode_models(self._gateway.catalog.models()))
+
+    async def get(self, exchange: Exchange, name: str) -> None:
+        entry = await self._gateway.resolve(name)
+        if exchange.query("effective") in ("true", "1"):
+            await exchange.respond(200, msgspec.json.encode(self._effective(name)))
+        else:
+            await exchange.respond(200, openai.encode_model(self._gateway.catalog.describe(entry.name)))
+
+    def _effective(self, name: str) -> Mapping[str, Any]:
+        """Each effective value of a model, and where it came from."""
+        entry = self._gateway.catalog.resolve(name)
+        target = entry.targets[0]
+        spec = entry.spec or self._gateway.spec_behind(target.engine, target.model)
+        origin, policy = f"policy {entry.policy_name!r}", entry.policy
+        layer = Layer(origin=origin, settings=policy.settings, parameters=policy.parameters)
+        effective = self._library.effective(spec.id, [layer]) if spec else {}
+        values = {name: {"value": setting.value, "origin": setting.origin} for name, setting in effective.items()}
+        return {"id": entry.name, "object": "model", "engine": target.engine, "effective": values}
+
+    async def create(self, exchange: Exchange) -> None:
+        try:
+            wanted = msgspec.json.decode(await exchange.body(), type=NewModel)
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"POST /v1/models takes {{import, name, link}} or {{pull, name}}: {error}") from error
+        if wanted.import_path is not None and wanted.pull is None:
+            path = Path(wanted.import_path)
+            spec = await self._library.add(path, wanted.name or path.stem, link=wanted.link)
+            name = spec.id
+        elif wanted.pull is not None and wanted.import_path is None:
+            name = await self._pull(exchange, wanted.pull, wanted.name)
+        else:
+            raise BadRequest("give either `import`, a path on the server's machine, or `pull`, a source")
+        await exchange.respond(201, openai.encode_model(self._gateway.catalog.describe(name)))
+
+    async def _pull(self, exchange: Exchange, source: str, name: str | None) -> str:
+        attending = exchange.attend()
+        statuses = self._library.pull(source, name=name)
+        try:
+            async with aclosing(statuses):
+                async for _ in statuses:
+                    continue
+        finally:
+            attending.cancel()
+        return name or sources.parse(source).id
+
+    async def update(self, exchange: Exchange, name: str) -> None:
+        try:
+            patch = msgspec.json.decode(await exchange.body(), type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"PATCH takes a JSON object with members of model.json: {error}") from error
+        spec = await self._library.update(name, patch)
+        await self._gateway.unload(spec.id)  # the next request loads it with its new settings
+        await exchange.respond(200, openai.encode_model(self._gateway.catalog.describe(spec.id)))
+
+    async def delete(self, exchange: Exchange, name: str) -> None:
+        await delete(self._gateway, self._library, name)
+        await exchange.respond(200, msgspec.json.encode({"id": name, "object": "model", "deleted": True}))
+
+
+async def delete(gateway: Gateway, library: Library, name: str) -> None:
+    """Take a model out of memory and out of the library. A broken one can be deleted too. Raises `ModelNotFound`."""
+    with suppress(BadRequest, ModelNotFound):
+        await gateway.forget(library.lookup(name).id)
+    await library.delete(name)

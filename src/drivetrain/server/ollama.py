@@ -1,0 +1,165 @@
+"""Ollama's own routes, `/api/*`: generation and embeddings through the gateway, the rest on the library."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from drivetrain.dialects import Surface, ollama
+from drivetrain.errors import DrivetrainError, NotFound
+from drivetrain.library import Library, Status, about
+from drivetrain.server.exchange import STREAM_HEADERS, Exchange
+from drivetrain.server.inference import Inference
+from drivetrain.server.models import delete
+from drivetrain.types import ModelSpec, Request
+
+NDJSON = b"application/x-ndjson"
+JSON_UTF8 = b"application/json; charset=utf-8"
+COPILOT = b"GitHubCopilotChat"
+
+
+class Ollama:
+    def __init__(self, inference: Inference, library: Library) -> None:
+        self._inference = inference
+        self._gateway = inference.gateway
+        self._library = library
+
+    # --- generation ---------------------------------------------------------------------------------------------------
+
+    async def chat(self, exchange: Exchange) -> None:
+        await self._generate(exchange, ollama.CHAT)
+
+    async def generate(self, exchange: Exchange) -> None:
+        await self._generate(exchange, ollama.GENERATE)
+
+    async def _generate(self, exchange: Exchange, surface: Surface) -> None:
+        request = surface.decode_request(await self._inference.body(exchange))
+        if ollama.wants_load(request):
+            await self._load(exchange, request)
+        else:
+            await self._inference.answer(exchange, surface, request)
+
+    async def _load(self, exchange: Exchange, request: Request) -> None:
+        """A request that holds nothing to answer brings the model into memory, or takes it out."""
+        attending = exchange.attend()
+        try:
+            if request.keep_alive_s == 0:
+                await self._gateway.unload(request.model)
+            else:
+                await self._gateway.load(request.model, keep_alive_s=request.keep_alive_s, options=request.options)
+        finally:
+            attending.cancel()
+        await exchange.respond(200, ollama.encode_load(request, created_s=time.time()), JSON_UTF8)
+
+    async def embed(self, exchange: Exchange) -> None:
+        request = ollama.decode_embed_request(await self._inference.body(exchange))
+        answer, timings = await self._inference.embeddings(exchange, "ollama.embed", request)
+        await exchange.respond(200, ollama.encode_embeddings(request, answer, timings=timings), JSON_UTF8)
+
+    async def embeddings(self, exchange: Exchange) -> None:
+        request = ollama.decode_legacy_embed_request(await self._inference.body(exchange))
+        answer, _ = await self._inference.embeddings(exchange, "ollama.embeddings", request)
+        await exchange.respond(200, ollama.encode_legacy_embedding(answer), JSON_UTF8)
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+
+    async def root(self, exchange: Exchange) -> None:
+        await exchange.respond(200, b"Ollama is running", b"text/plain; charset=utf-8")
+
+    async def version(self, exchange: Exchange) -> None:
+        await exchange.respond(200, ollama.encode_version(), JSON_UTF8)
+
+    async def status(self, exchange: Exchange) -> None:
+        await exchange.respond(200, b'{"cloud":{"disabled":true,"source":"drivetrain"}}', JSON_UTF8)
+
+    async def tags(self, exchange: Exchange) -> None:
+        await exchange.respond(200, ollama.encode_tags(self._gateway.catalog.models()), JSON_UTF8)
+
+    async def ps(self, exchange: Exchange) -> None:
+        loaded = [model for models in (await self._gateway.loaded()).values() for model in models]
+        await exchange.respond(200, ollama.encode_ps(loaded), JSON_UTF8)
+
+    async def show(self, exchange: Exchange) -> None:
+        asked = ollama.decode_show_request(await exchange.body())
+        entry = await self._gateway.resolve(asked.model)
+        copilot = exchange.headers.get(b"user-agent", b"").startswith(COPILOT)
+        basename = asked.model if copilot else None
+        spec = entry.spec
+        if spec is None:
+            spec = ModelSpec(id=entry.name, model=self._gateway.catalog.describe(entry.name))
+            shown = ollama.Shown(remote_model=entry.targets[0].model, remote_host=entry.targets[0].engine)
+        else:
+            members = self._library.members(spec.id)
+            shown = await asyncio.to_thread(about.shown, spec, members, verbose=asked.verbose)
+        await exchange.respond(200, ollama.encode_show(spec, shown, basename=basename), JSON_UTF8)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    async def pull(self, exchange: Exchange) -> None:
+        asked = ollama.decode_pull_request(await exchange.body())
+        await self._report(exchange, self._library.pull(asked.model, insecure=asked.insecure), stream=asked.stream)
+
+    async def push(self, exchange: Exchange) -> None:
+        asked = ollama.decode_push_request(await exchange.body())
+        await self._report(exchange, self._library.push(asked.model, insecure=asked.insecure), stream=asked.stream)
+
+    async def create(self, exchange: Exchange) -> None:
+        asked = ollama.decode_create_request(await exchange.body())
+        await self._report(exchange, self._library.create(asked), stream=asked.stream)
+
+    async def copy(self, exchange: Exchange) -> None:
+        asked = ollama.decode_copy_request(await exchange.body())
+        await self._library.copy(asked.source, asked.destination)
+        await exchange.respond(200)
+
+    async def delete(self, exchange: Exchange) -> None:
+        await delete(self._gateway, self._library, ollama.decode_delete_request(await exchange.body()))
+        await exchange.respond(200)
+
+    async def head_blob(self, exchange: Exchange, digest: str) -> None:
+        if not self._library.has_blob(digest):
+            raise NotFound(f'blob "{digest}" not found')
+        await exchange.respond(200)
+
+    async def put_blob(self, exchange: Exchange, digest: str) -> None:
+        if self._library.has_blob(digest):
+            await exchange.respond(200)
+            return
+        await self._library.put_blob(digest, exchange.pieces())
+        await exchange.respond(201)
+
+    async def account(self, exchange: Exchange) -> None:
+        """Nobody signs in here: there is no cloud behind us."""
+        await exchange.respond(401, b'{"error":"unauthorized","signin_url":""}', JSON_UTF8)
+
+    async def _report(self, exchange: Exchange, statuses: AsyncGenerator[Status, None], *, stream: bool) -> None:
+        """How a long errand goes, line by line, or only its end. An error before the first line is an HTTP error."""
+        attending = exchange.attend()
+        try:
+            async with aclosing(statuses):
+                async for status in statuses:
+                    if stream:
+                        await _send_line(exchange, _line(status))
+            if stream:
+                await exchange.send_body(b"", more=False)
+            else:
+                await exchange.respond(200, ollama.SUCCESS, JSON_UTF8)
+        except DrivetrainError as error:
+            if not exchange.started:
+                raise
+            await exchange.send_body(ollama.encode_error(error) + b"\n", more=False)
+        finally:
+            if not exchange.done:
+                attending.cancel()
+
+
+async def _send_line(exchange: Exchange, line: bytes) -> None:
+    if not exchange.started:
+        await exchange.start(200, NDJSON, STREAM_HEADERS)
+    await exchange.send_body(line, more=True)
+
+
+def _line(status: Status) -> bytes:
+    return ollama.encode_status(
+        status.status, digest=status.digest or "", total=status.total or 0, completed=status.completed or 0
+    )

@@ -1,0 +1,95 @@
+"""What operators and load balancers ask: health, readiness, metrics, engines, lifecycle events."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from drivetrain import __version__
+from drivetrain.errors import BadRequest
+from drivetrain.gateway import Gateway
+from drivetrain.gateway.pool import Member
+from drivetrain.server.exchange import STREAM_HEADERS, Exchange
+from drivetrain.server.inference import Inference
+from drivetrain.telemetry import Naming, Telemetry, last_event_id
+
+EVENT_STREAM = b"text/event-stream"
+
+
+class Operations:
+    def __init__(self, gateway: Gateway, inference: Inference, telemetry: Telemetry) -> None:
+        self._gateway = gateway
+        self._inference = inference
+        self._telemetry = telemetry
+        self._drained = asyncio.Event()
+
+    def drain(self) -> None:
+        self._drained.set()
+
+    async def healthz(self, exchange: Exchange) -> None:
+        """The process lives. Says nothing about engines."""
+        await exchange.respond(200, msgspec.json.encode({"status": "ok", "version": __version__}))
+
+    async def readyz(self, exchange: Exchange) -> None:
+        """Whether to send requests here: not while draining, nor when every engine is away."""
+        members = self._gateway.pool.members.values()
+        ready = not self._inference.draining and any(member.health.ready for member in members)
+        state = {
+            "status": "ready" if ready else "draining" if self._inference.draining else "no engine is ready",
+            "engines": {member.name: msgspec.to_builtins(member.health) for member in members},
+        }
+        await exchange.respond(200 if ready else 503, msgspec.json.encode(state))
+
+    async def metrics(self, exchange: Exchange) -> None:
+        accept = exchange.headers.get(b"accept", b"").decode("latin-1")
+        media_type, body = await asyncio.to_thread(self._telemetry.metrics.render, accept)
+        await exchange.respond(200, body, media_type.encode())
+
+    async def engines(self, exchange: Exchange) -> None:
+        """Every engine instance: kind, address, health, and the models in its memory."""
+        members = self._gateway.pool.members.values()
+        loaded = await self._gateway.loaded()
+        data = [_shape(member) | {"loaded": msgspec.to_builtins(loaded.get(member.name, ()))} for member in members]
+        await exchange.respond(200, msgspec.json.encode({"object": "list", "data": data}))
+
+    async def events(self, exchange: Exchange) -> None:
+        """Lifecycle events as server-sent events, until the listener leaves or the server stops."""
+        last = last_event_id(exchange.headers.get(b"last-event-id", b"").decode("latin-1"))
+        naming = _naming(exchange)
+        await exchange.start(200, EVENT_STREAM, STREAM_HEADERS)
+        attending = exchange.attend()
+        try:
+            async with asyncio.TaskGroup() as group:
+                telling = group.create_task(self._tell(exchange, last, naming))
+                await self._drained.wait()
+                telling.cancel()
+            await exchange.send_body(b"", more=False)
+        finally:
+            if not exchange.done:
+                attending.cancel()
+
+    async def _tell(self, exchange: Exchange, last: int | None, naming: Naming) -> None:
+        async with aclosing(self._telemetry.notices.stream(last, naming=naming)) as frames:
+            async for frame in frames:
+                await exchange.send_body(frame, more=True)
+
+
+def _naming(exchange: Exchange) -> Naming:
+    asked = exchange.query("names") or "drivetrain"
+    if asked not in ("drivetrain", "jan"):
+        raise BadRequest(f"names={asked!r} is unknown; give drivetrain or jan", param="names")
+    return "jan" if asked == "jan" else "drivetrain"
+
+
+def _shape(member: Member) -> dict[str, Any]:
+    return {
+        "name": member.name,
+        "kind": member.config.kind,
+        "url": member.config.url,
+        "region": member.config.region,
+        "weight": member.config.weight,
+        "outstanding": member.outstanding,
+        "health": msgspec.to_builtins(member.health),
+        "models": [model.id for model in member.models],
+    }

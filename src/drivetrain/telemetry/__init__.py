@@ -1,0 +1,93 @@
+"""What Drivetrain tells about itself: metrics, lifecycle events, logs. Others hand it values; it sends them there."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from drivetrain.telemetry import cells
+from drivetrain.telemetry.logs import Logs, in_request, request_id
+from drivetrain.telemetry.metrics import Metrics
+from drivetrain.telemetry.notices import EVENTS, Naming, Notices, last_event_id
+from drivetrain.types import Attempt, Notice
+
+__all__ = [
+    "EVENTS",
+    "Logs",
+    "Metrics",
+    "Naming",
+    "Notices",
+    "Telemetry",
+    "in_request",
+    "last_event_id",
+    "prepare",
+    "request_id",
+]
+
+log = logging.getLogger("drivetrain.events")
+
+
+def prepare(home: Path) -> None:
+    """Counters start at zero. For a server that starts, before its workers do."""
+    cells.clear(_metrics(home))
+
+
+class Telemetry:
+    """The three in one, for the gateway, the engines and the library of one process."""
+
+    def __init__(self, home: Path, logs: Logs, *, account: Callable[[Attempt], None]) -> None:
+        """`account` keeps the row of an attempt: the ledger's `append`."""
+        self.logs = logs
+        self.metrics = Metrics(_metrics(home))
+        self.notices = Notices(time.time)
+        self._account = account
+
+    def know(self, *, models: Iterable[str] = (), engines: Iterable[str] = ()) -> None:
+        """Names that may label a metric: what the configuration and the library hold. Again, as they change."""
+        self.metrics.know(models=models, engines=engines)
+
+    def attempt(self, attempt: Attempt) -> None:
+        """An attempt is over: count it, and keep its row. Cheap, never waits; from the event loop."""
+        self.metrics.observe(attempt)
+        self._account(attempt)
+
+    def drained(self, attempts: Sequence[Attempt], backlog: int, lost: int) -> None:
+        """Rows that the ledger has taken up, and how it fares: for its thread to call. Writes the access lines."""
+        self.logs.access(attempts)
+        self.metrics.put("ledger_backlog_rows", backlog)
+        self.metrics.put("ledger_lost_rows", lost)
+
+    def notify(self, notice: Notice) -> None:
+        """A lifecycle event: to listeners, counters and the log. From any thread; never blocks."""
+        notice = self.notices.publish(notice).notice
+        self.metrics.notice(notice)
+        # Progress is for listeners: a log wants beginnings and ends.
+        level = logging.WARNING if notice.error else logging.DEBUG if _is_progress(notice) else logging.INFO
+        if log.isEnabledFor(level):
+            told = {"model": notice.model, "engine": notice.engine, "error": notice.error}
+            log.log(level, notice.name, extra={name: value for name, value in told.items() if value is not None})
+
+    def enter(self) -> None:
+        """A request is being answered."""
+        self.metrics.add("requests_in_flight", 1)
+
+    def leave(self) -> None:
+        self.metrics.add("requests_in_flight", -1)
+
+    def enqueue(self) -> None:
+        """A request waits for its turn."""
+        self.metrics.add("requests_queued", 1)
+
+    def dequeue(self) -> None:
+        self.metrics.add("requests_queued", -1)
+
+    def close(self) -> None:
+        self.metrics.close()
+
+
+def _metrics(home: Path) -> Path:
+    return home / "state" / "metrics"
+
+
+def _is_progress(notice: Notice) -> bool:
+    return notice.name == "download.progress" or (notice.name == "model.loading" and bool(notice.fraction))

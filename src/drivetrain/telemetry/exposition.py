@@ -1,0 +1,115 @@
+"""From the shared rows to the metric families that Prometheus reads. Pure, and imported by the first scrape only."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+
+from drivetrain.telemetry import layout
+from drivetrain.telemetry.cells import Row
+
+_Labels = tuple[str, ...]
+_Sums = dict[_Labels, list[float]]
+
+
+class Collected:
+    """The families of one scrape."""
+
+    def __init__(self, rows: Iterable[Row], version: str) -> None:
+        self._version = version
+        self._rows: dict[str, list[tuple[_Labels, tuple[float, ...]]]] = defaultdict(list)
+        for row in rows:
+            kind, *labels = json.loads(row.key)
+            if row.live or kind not in layout.LIVE:
+                self._rows[kind].append((tuple(labels), row.values))
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("drivetrain_build_info", "The version that answers.", ["version"], {(self._version,): [1.0]})
+        yield from self._attempts()
+        yield from self._latencies()
+        yield from self._lifecycle()
+        yield from self._gauges()
+
+    def _attempts(self) -> Iterator[Metric]:
+        names = ["dialect", "model", "engine", "outcome", "status_class"]
+        asked = self._sum("attempts", lambda labels: labels if labels[3] != "absorbed" else None, 0, 1)
+        yield _counter("drivetrain_requests", "Requests of callers, by how they ended.", names, asked)
+        tried = self._sum("attempts", lambda labels: labels, 0, 1)
+        yield _counter("drivetrain_attempts", "The same and each attempt that another one made up for.", names, tried)
+        tokens = self._sum("attempts", lambda labels: labels[1:3], layout.TOKENS_AT, len(layout.TOKENS))
+        kinds = {(*labels, kind): [sums[i]] for labels, sums in tokens.items() for i, kind in enumerate(layout.TOKENS)}
+        help_text = "Tokens; cached ones are part of the prompt, reasoning ones of the completion."
+        yield _counter("drivetrain_tokens", help_text, ["model", "engine", "kind"], kinds)
+        cost = self._sum("attempts", lambda labels: labels[1:3], layout.COST_AT, 1)
+        yield _counter("drivetrain_cost_micro_usd", "Cost in millionths of a dollar.", ["model", "engine"], cost)
+
+    def _latencies(self) -> Iterator[Metric]:
+        for name, help_text, start, bounds in layout.LATENCIES:
+            answered = self._sum("attempts", _if_answered, start, len(bounds) + 2)
+            yield _histogram(name, help_text, ["model", "engine"], bounds, answered)
+
+    def _lifecycle(self) -> Iterator[Metric]:
+        loads = self._sum("load", lambda labels: labels, 0, len(layout.LOAD_S) + 2)
+        yield _histogram("drivetrain_model_load_seconds", "Time to load a model.", ["model"], layout.LOAD_S, loads)
+        loaded = self._sum("loaded", lambda labels: labels, 0, 1)
+        yield _gauge("drivetrain_models_loaded", "Models in memory.", ["engine"], loaded)
+        up = {labels: [max(value)] for labels, value in self._rows["engine_up"]}
+        yield _gauge("drivetrain_engine_up", "Whether the engine answers.", ["engine"], up)
+        received = self._sum("download_bytes", lambda labels: labels, 0, 1)
+        yield _counter("drivetrain_download_bytes", "Bytes of models that were downloaded.", [], received)
+
+    def _gauges(self) -> Iterator[Metric]:
+        values = self._sum("gauges", lambda labels: labels, 0, len(layout.GAUGES))
+        sums = values.get((), [0.0] * len(layout.GAUGES))
+        for (name, help_text), value in zip(layout.GAUGES.items(), sums, strict=True):
+            yield _gauge(f"drivetrain_{name}", help_text, [], {(): [value]})
+
+    def _sum(self, kind: str, group: Callable[[_Labels], _Labels | None], start: int, width: int) -> _Sums:
+        """Cells of all processes' rows of a kind, added up by the labels that `group` makes; `None`: left out."""
+        sums: _Sums = defaultdict(lambda: [0.0] * width)
+        for labels, values in self._rows[kind]:
+            left = group(labels)
+            if left is not None:
+                total = sums[left]
+                for place in range(width):
+                    total[place] += values[start + place]
+        return sums
+
+
+def render(rows: Iterable[Row], accept: str, version: str) -> tuple[str, bytes]:
+    """Content type and body, in the format that the `Accept` header asks for."""
+    encode, content_type = choose_encoder(accept)
+    return content_type, encode(Collected(rows, version))
+
+
+def _if_answered(labels: _Labels) -> _Labels | None:
+    return labels[1:3] if labels[3] == "ok" else None
+
+
+def _counter(name: str, help_text: str, names: Sequence[str], sums: _Sums) -> Metric:
+    family = CounterMetricFamily(name, help_text, labels=names)
+    for labels, (value,) in sums.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _gauge(name: str, help_text: str, names: Sequence[str], sums: _Sums) -> Metric:
+    family = GaugeMetricFamily(name, help_text, labels=names)
+    for labels, (value,) in sums.items():
+        family.add_metric(labels, value)
+    return family
+
+
+def _histogram(name: str, help_text: str, names: Sequence[str], bounds: Sequence[float], sums: _Sums) -> Metric:
+    family = HistogramMetricFamily(name, help_text, labels=names)
+    for labels, (total, *counts) in sums.items():
+        reached, buckets = 0.0, []
+        for bound, count in zip([*map(str, map(float, bounds)), "+Inf"], counts, strict=True):
+            reached += count
+            buckets.append((bound, reached))
+        if reached:
+            family.add_metric(labels, buckets, total)
+    return family

@@ -1,0 +1,448 @@
+"""The values that flow through Drivetrain: requests, events, answers, models. Imports nothing of ours.
+
+Every value is frozen. A caller's dialect decodes a `Request`; an engine turns it into a stream of `Event`s; the
+caller's dialect encodes those. A non-streaming answer is `fold(events)`: there is no second path.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+Effort = Literal["none", "low", "medium", "high", "max"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+Capability = Literal["completion", "tools", "insert", "vision", "audio", "embedding", "thinking", "rerank"]
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """Ancestor of the values: immutable, compared by content, built by keyword."""
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+class Text(Value, tag="text"):
+    text: str
+
+
+class Image(Value, tag="image"):
+    """An image as the caller gave it: a `data:` URL with base64 content, or an http(s) URL."""
+
+    url: str
+    detail: str | None = None
+
+
+class Audio(Value, tag="audio"):
+    data: str  # base64
+    format: str  # "wav", "mp3"
+
+
+Part = Text | Image | Audio
+
+
+class ToolCall(Value):
+    id: str
+    name: str
+    arguments: str  # JSON text of an object
+
+
+class Message(Value):
+    role: Role
+    content: tuple[Part, ...] = ()
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None  # a participant's name, or the tool's for role "tool"
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.content if isinstance(part, Text))
+
+
+class Tool(Value):
+    name: str
+    description: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")  # a JSON schema, verbatim
+    strict: bool | None = None
+
+
+class NamedTool(Value):
+    """A `tool_choice` that demands one function."""
+
+    name: str
+
+
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
+
+
+class JsonObject(Value, tag="json_object"):
+    """Any JSON object."""
+
+
+class JsonSchema(Value, tag="json_schema"):
+    schema: msgspec.Raw  # verbatim
+    name: str = "response"
+    strict: bool | None = None
+
+
+class Grammar(Value, tag="grammar"):
+    text: str  # GBNF
+
+
+OutputFormat = JsonObject | JsonSchema | Grammar
+
+
+class Sampling(Value):
+    """Request-time parameters. None means "not said": the engine's or the model's default holds."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    logit_bias: Mapping[str, float] | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    n: int = 1
+
+
+class Completion(Value):
+    """Raw text completion: no chat template is applied. A prompt is text or token ids."""
+
+    prompts: tuple[str | tuple[int, ...], ...]
+    suffix: str | None = None  # fill in the middle
+    echo: bool = False
+    logprobs: int | None = None
+
+
+class Source(Value):
+    """What the caller sent, in the caller's own words: for an engine that speaks the same dialect, byte for byte."""
+
+    dialect: str  # "openai.chat", "openai.completions", "ollama.chat", "ollama.generate", …
+    fields: Mapping[str, msgspec.Raw]  # top-level members of the body
+
+
+class Request(Value):
+    """One generation. Either `messages` (chat) or `completion` is set."""
+
+    model: str
+    messages: tuple[Message, ...] = ()
+    completion: Completion | None = None
+    sampling: Sampling = Sampling()
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    output: OutputFormat | None = None
+    reasoning: Effort | None = None
+    stream: bool = False
+    include_usage: bool = False  # the caller asked for a usage chunk at the end of a stream
+    keep_alive_s: float | None = None  # None: default; negative: for ever; 0: unload when done
+    options: Mapping[str, Any] = {}  # load-time options (num_ctx, …) of dialects that carry them in a request
+    user: str | None = None
+    source: Source | None = None
+
+
+class EmbedRequest(Value):
+    model: str
+    inputs: tuple[str | tuple[int, ...], ...]
+    dimensions: int | None = None
+    truncate: bool = True
+    keep_alive_s: float | None = None
+    options: Mapping[str, Any] = {}
+    source: Source | None = None
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+class Usage(Value):
+    prompt: int = 0
+    cached: int = 0  # part of prompt
+    completion: int = 0
+    reasoning: int = 0  # part of completion
+    estimated: bool = False  # counted by us, not reported by the engine
+
+
+class Timings(Value):
+    """Seconds, measured by the engine where it tells, by the gateway where not."""
+
+    load_s: float = 0.0
+    prompt_s: float = 0.0
+    completion_s: float = 0.0
+
+
+class TokenLogprob(Value):
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] | None = None
+    top: tuple["TokenLogprob", ...] = ()
+
+
+class Framed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What every event may carry: `raw`, the engine's own frame in the caller's dialect, forwarded as it came.
+
+    `None`: no frame, encode from the fields. `b""`: a sibling event of the same frame carries it.
+    """
+
+    index: int = 0  # which choice
+    raw: bytes | None = None
+
+
+class TextDelta(Framed, frozen=True, kw_only=True, gc=False, tag="text"):
+    text: str
+
+
+class ReasoningDelta(Framed, frozen=True, kw_only=True, gc=False, tag="reasoning"):
+    text: str
+
+
+class ToolCallStart(Framed, frozen=True, kw_only=True, gc=False, tag="tool_start"):
+    call: int  # position among the choice's calls
+    id: str
+    name: str
+
+
+class ToolCallDelta(Framed, frozen=True, kw_only=True, gc=False, tag="tool_delta"):
+    call: int
+    arguments: str  # a piece of JSON text
+
+
+class LogprobDelta(Framed, frozen=True, kw_only=True, tag="logprobs"):
+    tokens: tuple[TokenLogprob, ...]
+
+
+class Opaque(Framed, frozen=True, kw_only=True, gc=False, tag="opaque"):
+    """A frame that only this dialect understands (a role chunk, an empty delta). Dropped across dialects."""
+
+
+class Progress(Framed, frozen=True, kw_only=True, gc=False, tag="progress"):
+    """A caller waits: in a queue, for a model to load. Never content; a dialect shows it in its own way, or not."""
+
+    stage: Literal["queued", "loading", "prompt"]
+    fraction: float | None = None  # 0..1 where known
+
+
+class ChoiceFinished(Framed, frozen=True, kw_only=True, gc=False, tag="choice_finished"):
+    reason: FinishReason
+    stop_sequence: str | None = None
+
+
+class Finished(Framed, frozen=True, kw_only=True, tag="finished"):
+    """The one terminal event of a generation. `extra` holds members of the last frames that only this dialect knows."""
+
+    usage: Usage = Usage()
+    timings: Timings | None = None
+    extra: Mapping[str, msgspec.Raw] = {}
+
+
+Content = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | LogprobDelta
+Event = Content | Opaque | Progress | ChoiceFinished | Finished
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+class Choice(Value):
+    index: int
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    reason: FinishReason = "stop"
+    stop_sequence: str | None = None
+
+
+class Response(Value):
+    choices: tuple[Choice, ...]
+    usage: Usage = Usage()
+    timings: Timings | None = None
+    extra: Mapping[str, msgspec.Raw] = {}
+
+
+class _Draft:
+    """A choice being folded."""
+
+    __slots__ = ("calls", "logprobs", "reason", "reasoning", "stop_sequence", "text")
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: dict[int, tuple[str, str, list[str]]] = {}  # position → id, name, pieces of arguments
+        self.logprobs: list[TokenLogprob] = []
+        self.reason: FinishReason = "stop"
+        self.stop_sequence: str | None = None
+
+    def choice(self, index: int) -> Choice:
+        calls = (
+            ToolCall(id=id, name=name, arguments="".join(args)) for _, (id, name, args) in sorted(self.calls.items())
+        )
+        return Choice(
+            index=index,
+            text="".join(self.text),
+            reasoning="".join(self.reasoning),
+            tool_calls=tuple(calls),
+            logprobs=tuple(self.logprobs),
+            reason=self.reason,
+            stop_sequence=self.stop_sequence,
+        )
+
+
+class Fold:
+    """Accumulates events into a `Response`. `add` each event, then read `response()`."""
+
+    def __init__(self) -> None:
+        self._drafts: dict[int, _Draft] = {}
+        self._finished = Finished()
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Finished):
+            self._finished = event
+        elif not isinstance(event, Opaque | Progress):
+            self._add_to(self._drafts.setdefault(event.index, _Draft()), event)
+
+    @staticmethod
+    def _add_to(draft: _Draft, event: Content | ChoiceFinished) -> None:
+        match event:
+            case TextDelta():
+                draft.text.append(event.text)
+            case ReasoningDelta():
+                draft.reasoning.append(event.text)
+            case ToolCallStart():
+                draft.calls[event.call] = (event.id, event.name, [])
+            case ToolCallDelta():
+                draft.calls[event.call][2].append(event.arguments)
+            case LogprobDelta():
+                draft.logprobs.extend(event.tokens)
+            case ChoiceFinished():
+                draft.reason, draft.stop_sequence = event.reason, event.stop_sequence
+
+    def response(self) -> Response:
+        choices = tuple(draft.choice(index) for index, draft in sorted(self._drafts.items()))
+        done = self._finished
+        return Response(choices=choices or (Choice(index=0),), usage=done.usage, timings=done.timings, extra=done.extra)
+
+
+def fold(events: Iterable[Event]) -> Response:
+    """The whole answer that a stream of events spells."""
+    folded = Fold()
+    for event in events:
+        folded.add(event)
+    return folded.response()
+
+
+class Embeddings(Value):
+    vectors: tuple[Sequence[float], ...]  # one per input
+    usage: Usage = Usage()
+
+
+# --- models and engines -----------------------------------------------------------------------------------------------
+
+
+class Model(Value):
+    """A model as an engine or the library lists it."""
+
+    id: str
+    engine: str = ""
+    capabilities: frozenset[Capability] = frozenset()
+    context_length: int | None = None
+    embedding_length: int | None = None
+    created_s: int = 0  # Unix time
+    size_bytes: int = 0
+    digest: str = ""  # 64 hex digits
+    format: str = ""
+    family: str = ""
+    parameter_size: str = ""  # "8.0B"
+    quantization: str = ""  # "Q4_K_M"
+
+
+class Loaded(Value):
+    """A model that occupies memory now."""
+
+    model: Model
+    size_bytes: int
+    vram_bytes: int = 0
+    context_length: int | None = None
+    expires_s: float | None = None  # Unix time; None: never
+    active: int = 0  # requests in flight
+    address: str = ""  # where its worker answers, for direct measurement
+
+
+class Resident(Value):
+    """A model in memory, as the choice of what to evict sees it."""
+
+    id: str
+    size_bytes: int
+    active: int  # requests in flight; a model in use is never evicted
+    last_used_s: float
+
+
+class ModelSpec(Value):
+    """A model of the library, resolved: which engine runs it, from which files, with which effective settings."""
+
+    id: str
+    engine: str = "local"
+    weights: str | None = None  # absolute path of the first weights file; None for a remote model
+    projector: str | None = None  # absolute path of a multimodal projector
+    adapters: tuple[str, ...] = ()
+    remote_model: str | None = None  # the engine's own name of the model
+    settings: Mapping[str, Any] = {}  # load time, merged: engine.json < model.json
+    parameters: Mapping[str, Any] = {}  # request time, merged likewise
+    template: str | None = None
+    system: str | None = None
+    messages: tuple[Message, ...] = ()  # a conversation that precedes each request
+    model: Model = Model(id="")
+
+
+class Health(Value):
+    live: bool  # the engine answers
+    ready: bool  # it takes requests
+    awake: bool = True  # its model is in memory, or will be without a hand
+    running: int | None = None
+    waiting: int | None = None
+    message: str = ""
+
+
+class Attempt(Value):
+    """One upstream attempt, as the ledger keeps it. Durations in seconds; money in micro-dollars."""
+
+    id: str
+    request_id: str
+    position: int  # 1 for the first attempt
+    started_s: float  # Unix time
+    dialect: str
+    model: str  # public name
+    engine: str
+    engine_model: str
+    stream: bool
+    outcome: Literal["ok", "error", "cancelled", "absorbed", "rejected"]
+    status: int
+    why: str = ""  # an error's code, or the reason of the choice
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    usage_estimated: bool = False
+    first_token_s: float | None = None
+    total_s: float = 0.0
+    cost_micro_usd: int = 0
+
+
+class Notice(Value):
+    """A lifecycle event: `model.loading`, `model.ready`, `engine.down`, `download.progress`, …"""
+
+    name: str
+    model: str | None = None
+    engine: str | None = None
+    fraction: float | None = None
+    completed: int | None = None  # bytes
+    total: int | None = None  # bytes
+    error: str | None = None
+    at_s: float = 0.0

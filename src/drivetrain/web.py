@@ -1,0 +1,79 @@
+"""Outgoing HTTP off the request path: registries, hubs, a server of ours that the command line talks to.
+
+The only importer of httpx2. Others use the client that `open_client` makes and wrap what may fail in `translated`.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import httpx2
+
+from drivetrain import __version__
+from drivetrain.errors import BadRequest, ServerError
+
+Client = httpx2.AsyncClient
+Response = httpx2.Response
+
+
+class Unreachable(ServerError):
+    """A server elsewhere gave no answer, or none of use. Trying again later may help."""
+
+    status = 502
+    code = "unreachable"
+    retryable = True
+
+
+def open_client(
+    base_url: str = "",
+    *,
+    headers: Mapping[str, str] | None = None,
+    connect_s: float = 10.0,
+    idle_s: float | None = 30.0,
+    connections: int = 16,
+    verify: bool = True,
+    proxies: bool = True,
+    uds: str | None = None,
+) -> Client:
+    """A client that follows redirects and drops credentials when one leads to another origin.
+
+    `idle_s` bounds each wait for bytes, never the whole answer; None waits for ever. `proxies` tells whether those that
+    the environment names are used: never for a server on this machine. `uds`: the path of a Unix socket to connect to
+    instead of the URL's host. Close it with `async with`.
+    """
+    limits = httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
+    return httpx2.AsyncClient(
+        base_url=base_url,
+        headers={"user-agent": f"drivetrain/{__version__}", **(headers or {})},
+        timeout=httpx2.Timeout(idle_s, connect=connect_s, pool=None),
+        limits=limits,
+        transport=httpx2.AsyncHTTPTransport(uds=uds, limits=limits) if uds else None,
+        follow_redirects=True,
+        max_redirects=5,
+        verify=verify,
+        trust_env=proxies,
+    )
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turns a failure of the transport into ours: `what` names the server or the errand in the message."""
+    try:
+        yield
+    except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
+        raise BadRequest(f"{what}: {error}") from error
+    except httpx2.TimeoutException as error:
+        raise Unreachable(f"{what}: no answer in time ({type(error).__name__})") from error
+    except httpx2.RequestError as error:
+        raise Unreachable(f"{what}: {str(error) or type(error).__name__}") from error
+    except httpx2.StreamError as error:
+        raise Unreachable(f"{what}: {type(error).__name__}") from error
+
+
+async def read_limited(response: Response, limit: int) -> bytes:
+    """The body of a streamed answer. Raises `Unreachable` if it is longer than `limit` bytes."""
+    body = bytearray()
+    async for data in response.aiter_bytes():
+        body += data
+        if len(body) > limit:
+            raise Unreachable(f"{response.url.host}: an answer of more than {limit} bytes")
+    return bytes(body)

@@ -1,0 +1,162 @@
+"""An engine inside the test's process that follows a script, and what a gateway needs around it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from drivetrain.config.schema import Config, Engine, Policy, Route, Target
+from drivetrain.engines import Host
+from drivetrain.errors import DrivetrainError, ModelNotFound, Unsupported
+from drivetrain.gateway import Gateway
+from drivetrain.gateway.pool import Member
+from drivetrain.types import (
+    Attempt,
+    ChoiceFinished,
+    EmbedRequest,
+    Embeddings,
+    Event,
+    Finished,
+    Health,
+    Loaded,
+    Message,
+    Model,
+    ModelSpec,
+    Notice,
+    Opaque,
+    Request,
+    Text,
+    TextDelta,
+    Usage,
+)
+
+Step = Sequence[Event] | DrivetrainError | float  # a batch, an error to raise, or seconds of silence
+
+ROLE = Opaque(raw=b"role")
+HELLO = TextDelta(text="Hello")
+WORLD = TextDelta(text=" world")
+END = (ChoiceFinished(reason="stop"), Finished(usage=Usage(prompt=5, completion=2)))
+ANSWER: tuple[Step, ...] = ([ROLE], [HELLO], [WORLD], END)
+
+
+class ScriptedEngine:
+    """Plays one script per call, the last one again and again. `asked` holds the requests; `closed` counts cuts."""
+
+    kind = "scripted"
+
+    def __init__(
+        self, name: str, *scripts: Sequence[Step], vectors: Embeddings | DrivetrainError | None = None
+    ) -> None:
+        self.name = name
+        self._scripts = list(scripts) or [ANSWER]
+        self._vectors = vectors
+        self.asked: list[Request] = []
+        self.closed = 0
+        self.state = Health(live=True, ready=True)
+        self.listed: tuple[Model, ...] = ()
+
+    def play(self, *scripts: Sequence[Step]) -> None:
+        """From now on."""
+        self._scripts = list(scripts)
+
+    async def generate(self, request: Request) -> AsyncGenerator[Sequence[Event], None]:
+        self.asked.append(request)
+        script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
+        try:
+            for step in script:
+                if isinstance(step, DrivetrainError):
+                    raise step
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                else:
+                    yield step
+        except (GeneratorExit, asyncio.CancelledError):
+            self.closed += 1
+            raise
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        if isinstance(self._vectors, DrivetrainError):
+            raise self._vectors
+        if self._vectors is None:
+            raise Unsupported("no embeddings here")
+        return self._vectors
+
+    async def models(self) -> Sequence[Model]:
+        return self.listed
+
+    async def health(self) -> Health:
+        return self.state
+
+    async def load(self, model: str, *, keep_alive_s: float | None = None, options: Mapping[str, Any] = {}) -> None: ...
+
+    async def unload(self, model: str) -> None: ...
+
+    async def loaded(self) -> Sequence[Loaded]:
+        return ()
+
+    async def aclose(self) -> None: ...
+
+
+class EmptyLibrary:
+    """A library without models."""
+
+    def lookup(self, model: str) -> ModelSpec:
+        raise ModelNotFound(f"model {model!r} not found")
+
+    def list(self) -> Sequence[ModelSpec]:
+        return ()
+
+
+class Notebook:
+    """Keeps what the gateway records."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Attempt] = []
+        self.notices: list[Notice] = []
+
+    def attempt(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+
+    def notify(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+
+class NoHost:
+    home = Path("/nonexistent")
+    default_keep_alive_s = 300.0
+
+    def lookup(self, model: str) -> ModelSpec:
+        raise ModelNotFound(f"model {model!r} not found")
+
+    def notify(self, notice: Notice) -> None: ...
+
+    def evictions(self, resident: Any, *, need_bytes: int, budget_bytes: int) -> Sequence[str]:
+        return ()
+
+
+def gateway_over(
+    *engines: ScriptedEngine, policy: Policy | None = None, route: Route | None = None
+) -> tuple[Gateway, Notebook]:
+    """A gateway with the route `chat` over these engines, the first in tier 0, the next in tier 1 and so on."""
+    notebook = Notebook()
+    config = Config(
+        models={
+            "chat": route
+            or Route(
+                targets=tuple(
+                    Target(engine=engine.name, model=f"{engine.name}-model", tier=tier)
+                    for tier, engine in enumerate(engines)
+                )
+            )
+        },
+        policies={"default": policy or Policy()},
+    )
+    host: Host = NoHost()
+    gateway = Gateway(config, EmptyLibrary(), host, notebook)
+    for engine in engines:
+        gateway.pool.members[engine.name] = Member(engine.name, Engine(kind=engine.kind), engine)
+    return gateway, notebook
+
+
+def ask(text: str = "Hi", *, model: str = "chat", stream: bool = True) -> Request:
+    return Request(model=model, messages=(Message(role="user", content=(Text(text=text),)),), stream=stream)

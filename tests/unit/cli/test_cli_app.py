@@ -1,0 +1,123 @@
+"""The command line as a whole: its commands, its speed, its exit codes."""
+
+import os
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from drivetrain import __version__
+from drivetrain.cli import main
+from drivetrain.cli.app import ALIASES, COMMANDS, app
+from tests.unit.cli.kit import Play, Terminal
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "serve"])
+def test_the_table_of_commands_says_what_each_command_says(name: str) -> None:
+    module, _, attribute = COMMANDS[name].target.partition(":")
+    found = getattr(import_module(module), attribute)
+
+    assert name == found.name
+    assert COMMANDS[name].help == found.help.split("\n\n")[0].replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "serve"])
+def test_every_command_takes_home_and_json(name: str) -> None:
+    module, _, attribute = COMMANDS[name].target.partition(":")
+    found = getattr(import_module(module), attribute)
+    commands = list(found.commands.values()) if isinstance(found, click.Group) else [found]
+
+    for each in commands:
+        assert {"home", "json"} <= {parameter.name for parameter in each.params}
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    for entry in COMMANDS.values():
+        if entry.target.startswith("drivetrain.cli.serve"):
+            continue
+        module, _, attribute = entry.target.partition(":")
+        options = getattr(import_module(module), attribute).params
+        assert [] == [option.name for option in options if isinstance(option, click.Option) and not option.help]
+
+
+def test_help_imports_no_command_and_no_library_but_click() -> None:
+    script = """
+import sys
+from drivetrain.cli import main
+assert 0 == main(["--help"]) == main(["--version"])
+print(sorted(name for name in sys.modules if name.partition(".")[0] in
+      {"drivetrain", "httpx2", "rich", "yaml", "msgspec", "asyncio", "anyio", "sqlalchemy", "starlette"}))
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    loaded = "['drivetrain', 'drivetrain.cli', 'drivetrain.cli.app', 'drivetrain.cli.command', 'drivetrain.errors']"
+    assert loaded == said.splitlines()[-1]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == main(["--version"])
+    assert f"drivetrain {__version__}\n" == capsys.readouterr().out
+
+
+def test_home_and_json_are_taken_before_and_after_the_command(
+    drivetrain: Terminal, play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play({"GET /api/tags": (200, {"models": []})})
+    home = str(drivetrain.home)
+
+    for words in (["--home", home, "--json", "list"], ["list", "--home", home, "--json"], ["--json", "list", "--home", home]):
+        assert 0 == main(words)
+        assert '{\n  "models": []\n}\n' == capsys.readouterr().out
+    assert 0 == main(["--home", "/nowhere", "list", "--home", home])  # the last one holds
+
+
+def test_the_environment_names_the_home(
+    drivetrain: Terminal, play: Play, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play({"GET /api/tags": (200, {"models": []})})
+    monkeypatch.setenv("DRIVETRAIN_HOME", str(drivetrain.home))
+    assert 0 == main(["list"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lst"], "No such command 'lst'. Did you mean 'list'? (see `drivetrain --help`)"),
+        (["pull"], "Missing argument 'MODEL...' (see `drivetrain pull --help`)"),
+        (["list", "--jsn"], "No such option '--jsn'. Did you mean '--json'? (see `drivetrain list --help`)"),
+        (["completion", "csh"], "Invalid value for '{bash|zsh|fish}': 'csh' is not one of 'bash', 'zsh', 'fish'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 2 == main(words)
+    said = capsys.readouterr()
+    assert "" == said.out
+    assert f"Error: {message}" == said.err.strip().removesuffix(" (see `drivetrain completion --help`)")
+
+
+def test_ls_is_list() -> None:
+    context = click.Context(app)
+    assert app.get_command(context, "list") is app.get_command(context, "ls")
+    assert {"ls": "list"} == ALIASES
+
+
+def test_ctrl_c_exits_with_130(drivetrain: Terminal, play: Play) -> None:
+    def interrupt(body: object) -> tuple[int, object]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return 200, {"models": []}
+
+    play({"GET /api/tags": interrupt})
+    assert 130 == drivetrain("list").code
+
+
+def test_a_reader_that_has_gone_is_no_traceback(drivetrain: Terminal, play: Play, tmp_path: Path) -> None:
+    models = [{"name": f"m{number}", "size": 1, "modified_at": "", "digest": ""} for number in range(9000)]
+    play({"GET /api/tags": (200, {"models": models})})
+    line = f'"{sys.executable}" -c "import sys; from drivetrain.cli import main; sys.exit(main())" list --home "$0" | head -1'
+    done = subprocess.run(["sh", "-c", line, str(drivetrain.home)], capture_output=True, text=True, check=True)
+    assert ("NAME", "") == (done.stdout.split()[0], done.stderr)
