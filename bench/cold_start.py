@@ -14,6 +14,7 @@ import argparse
 import datetime
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,7 @@ TIMEOUT_S = 120.0
 
 def main() -> int:
     arguments = parse()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that everything is torn down
     measured: dict[str, list[float]] = {}
     try:
         if "serve" in arguments.only:
@@ -42,6 +44,7 @@ def main() -> int:
     for name, seconds in measured.items():
         print(verdict(name, seconds))
     if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
         date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         values = {"date": date, "seconds": measured, "targets_s": TARGET_S}
         (arguments.out / f"cold_start-{date}.json").write_text(json.dumps(values, indent=1) + "\n")

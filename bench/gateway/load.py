@@ -128,7 +128,7 @@ def measure_load(running: Running, kind: Kind, connections: int, effort: Effort)
         p99_ms=statistics.median(run["p99_us"] for run in runs) / 1000,
         cpu_us_per_request=cpu_s * 1e6 / max(requests, 1),
         failed=int(sum(run["failed"] for run in runs)),
-        upstream_connections=after["connections"] - before["connections"],
+        upstream_connections=after["connections"] - before["connections"] - 1,  # less our own question
     )
 
 

@@ -50,6 +50,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="folder for the results; a partial run writes none by default")
     parser.add_argument("--drivetrain", type=Path, default=ROOT / ".venv/bin/drivetrain", help="the command to start")
     arguments = parser.parse_args()
+    arguments.drivetrain = arguments.drivetrain.absolute()  # it is started in another folder
     if arguments.out is None and not arguments.quick and set(arguments.only) == set(SUBJECTS):
         arguments.out = RESULTS
     return arguments

@@ -14,6 +14,7 @@ import argparse
 import datetime
 import http.client
 import json
+import signal
 import socket
 import statistics
 import subprocess
@@ -60,6 +61,7 @@ class Answer:
 
 def main() -> int:
     arguments = parse()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that everything is torn down
     try:
         with server(arguments) as url:
             ask(url, arguments.model, "warm up", 8)  # loads the model
@@ -71,6 +73,7 @@ def main() -> int:
     summary = summarise(answers)
     print(json.dumps(summary, indent=1))
     if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
         date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         each = {name: [asdict(answer) for answer in some] for name, some in answers.items()}
         values = {"date": date, "model": arguments.model, "summary": summary, "answers": each}

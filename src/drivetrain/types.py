@@ -22,18 +22,18 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-class Text(Value, tag="text"):
+class Text(Value, frozen=True, kw_only=True, tag="text"):
     text: str
 
 
-class Image(Value, tag="image"):
+class Image(Value, frozen=True, kw_only=True, tag="image"):
     """An image as the caller gave it: a `data:` URL with base64 content, or an http(s) URL."""
 
     url: str
     detail: str | None = None
 
 
-class Audio(Value, tag="audio"):
+class Audio(Value, frozen=True, kw_only=True, tag="audio"):
     data: str  # base64
     format: str  # "wav", "mp3"
 
@@ -41,13 +41,13 @@ class Audio(Value, tag="audio"):
 Part = Text | Image | Audio
 
 
-class ToolCall(Value):
+class ToolCall(Value, frozen=True, kw_only=True):
     id: str
     name: str
     arguments: str  # JSON text of an object
 
 
-class Message(Value):
+class Message(Value, frozen=True, kw_only=True):
     role: Role
     content: tuple[Part, ...] = ()
     reasoning: str = ""
@@ -60,14 +60,14 @@ class Message(Value):
         return "".join(part.text for part in self.content if isinstance(part, Text))
 
 
-class Tool(Value):
+class Tool(Value, frozen=True, kw_only=True):
     name: str
     description: str = ""
     parameters: msgspec.Raw = msgspec.Raw(b"{}")  # a JSON schema, verbatim
     strict: bool | None = None
 
 
-class NamedTool(Value):
+class NamedTool(Value, frozen=True, kw_only=True):
     """A `tool_choice` that demands one function."""
 
     name: str
@@ -76,24 +76,24 @@ class NamedTool(Value):
 ToolChoice = Literal["auto", "none", "required"] | NamedTool
 
 
-class JsonObject(Value, tag="json_object"):
+class JsonObject(Value, frozen=True, kw_only=True, tag="json_object"):
     """Any JSON object."""
 
 
-class JsonSchema(Value, tag="json_schema"):
+class JsonSchema(Value, frozen=True, kw_only=True, tag="json_schema"):
     schema: msgspec.Raw  # verbatim
     name: str = "response"
     strict: bool | None = None
 
 
-class Grammar(Value, tag="grammar"):
+class Grammar(Value, frozen=True, kw_only=True, tag="grammar"):
     text: str  # GBNF
 
 
 OutputFormat = JsonObject | JsonSchema | Grammar
 
 
-class Sampling(Value):
+class Sampling(Value, frozen=True, kw_only=True):
     """Request-time parameters. None means "not said": the engine's or the model's default holds."""
 
     max_tokens: int | None = None
@@ -114,7 +114,7 @@ class Sampling(Value):
     n: int = 1
 
 
-class Completion(Value):
+class Completion(Value, frozen=True, kw_only=True):
     """Raw text completion: no chat template is applied. A prompt is text or token ids."""
 
     prompts: tuple[str | tuple[int, ...], ...]
@@ -123,14 +123,14 @@ class Completion(Value):
     logprobs: int | None = None
 
 
-class Source(Value):
+class Source(Value, frozen=True, kw_only=True):
     """What the caller sent, in the caller's own words: for an engine that speaks the same dialect, byte for byte."""
 
     dialect: str  # "openai.chat", "openai.completions", "ollama.chat", "ollama.generate", …
     fields: Mapping[str, msgspec.Raw]  # top-level members of the body
 
 
-class Request(Value):
+class Request(Value, frozen=True, kw_only=True):
     """One generation. Either `messages` (chat) or `completion` is set."""
 
     model: str
@@ -150,7 +150,7 @@ class Request(Value):
     source: Source | None = None
 
 
-class EmbedRequest(Value):
+class EmbedRequest(Value, frozen=True, kw_only=True):
     model: str
     inputs: tuple[str | tuple[int, ...], ...]
     dimensions: int | None = None
@@ -163,7 +163,7 @@ class EmbedRequest(Value):
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-class Usage(Value):
+class Usage(Value, frozen=True, kw_only=True):
     prompt: int = 0
     cached: int = 0  # part of prompt
     completion: int = 0
@@ -171,7 +171,7 @@ class Usage(Value):
     estimated: bool = False  # counted by us, not reported by the engine
 
 
-class Timings(Value):
+class Timings(Value, frozen=True, kw_only=True):
     """Seconds, measured by the engine where it tells, by the gateway where not."""
 
     load_s: float = 0.0
@@ -179,7 +179,7 @@ class Timings(Value):
     completion_s: float = 0.0
 
 
-class TokenLogprob(Value):
+class TokenLogprob(Value, frozen=True, kw_only=True):
     token: str
     logprob: float
     bytes: tuple[int, ...] | None = None
@@ -250,7 +250,7 @@ Event = Content | Opaque | Progress | ChoiceFinished | Finished
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-class Choice(Value):
+class Choice(Value, frozen=True, kw_only=True):
     index: int
     text: str = ""
     reasoning: str = ""
@@ -260,7 +260,7 @@ class Choice(Value):
     stop_sequence: str | None = None
 
 
-class Response(Value):
+class Response(Value, frozen=True, kw_only=True):
     choices: tuple[Choice, ...]
     usage: Usage = Usage()
     timings: Timings | None = None
@@ -338,7 +338,7 @@ def fold(events: Iterable[Event]) -> Response:
     return folded.response()
 
 
-class Embeddings(Value):
+class Embeddings(Value, frozen=True, kw_only=True):
     vectors: tuple[Sequence[float], ...]  # one per input
     usage: Usage = Usage()
 
@@ -346,7 +346,7 @@ class Embeddings(Value):
 # --- models and engines -----------------------------------------------------------------------------------------------
 
 
-class Model(Value):
+class Model(Value, frozen=True, kw_only=True):
     """A model as an engine or the library lists it."""
 
     id: str
@@ -363,7 +363,7 @@ class Model(Value):
     quantization: str = ""  # "Q4_K_M"
 
 
-class Loaded(Value):
+class Loaded(Value, frozen=True, kw_only=True):
     """A model that occupies memory now."""
 
     model: Model
@@ -375,7 +375,7 @@ class Loaded(Value):
     address: str = ""  # where its worker answers, for direct measurement
 
 
-class Resident(Value):
+class Resident(Value, frozen=True, kw_only=True):
     """A model in memory, as the choice of what to evict sees it."""
 
     id: str
@@ -384,7 +384,7 @@ class Resident(Value):
     last_used_s: float
 
 
-class ModelSpec(Value):
+class ModelSpec(Value, frozen=True, kw_only=True):
     """A model of the library, resolved: which engine runs it, from which files, with which effective settings."""
 
     id: str
@@ -401,7 +401,7 @@ class ModelSpec(Value):
     model: Model = Model(id="")
 
 
-class Health(Value):
+class Health(Value, frozen=True, kw_only=True):
     live: bool  # the engine answers
     ready: bool  # it takes requests
     awake: bool = True  # its model is in memory, or will be without a hand
@@ -410,7 +410,7 @@ class Health(Value):
     message: str = ""
 
 
-class Attempt(Value):
+class Attempt(Value, frozen=True, kw_only=True):
     """One upstream attempt, as the ledger keeps it. Durations in seconds; money in micro-dollars."""
 
     id: str
@@ -435,7 +435,7 @@ class Attempt(Value):
     cost_micro_usd: int = 0
 
 
-class Notice(Value):
+class Notice(Value, frozen=True, kw_only=True):
     """A lifecycle event: `model.loading`, `model.ready`, `engine.down`, `download.progress`, …"""
 
     name: str

@@ -181,6 +181,12 @@ async def files(content: Mapping[str, bytes], faults: Faults | None = None) -> A
         yield site
 
 
+async def pieces(data: bytes, size: int = 999) -> AsyncIterator[bytes]:
+    """A body as it arrives."""
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
 def sha256(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 

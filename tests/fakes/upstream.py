@@ -94,6 +94,10 @@ class FakeUpstream:
     def script(self, path: str, *replies: Scripted) -> None:
         self._scripts[path] = deque(replies)
 
+    def forget(self) -> None:
+        """No script any more: a healthy engine again."""
+        self._scripts.clear()
+
     def refuse(self) -> None:
         """No new connection from now on."""
         if self._server is not None:

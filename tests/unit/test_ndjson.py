@@ -1,5 +1,7 @@
 """NDJSON framing: the same lines however the bytes are cut."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +43,7 @@ def test_a_stream_cut_at_every_byte_gives_the_same_lines() -> None:
 def test_any_cuts_give_the_same_lines(lines: list[bytes], cuts: list[int]) -> None:
     stream = b"\n".join(lines)
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-    pieces = [stream[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    pieces = [stream[start:end] for start, end in pairwise(edges)]
     assert _lines(pieces) == [line for part in stream.split(b"\n") if (line := part.strip())]
 
 

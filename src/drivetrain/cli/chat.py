@@ -1,8 +1,9 @@
 """A conversation as a value, what is sent of it, and how an answer is told. Knows no terminal."""
 
 import asyncio
+import itertools
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -141,31 +142,42 @@ class Voice:
 
 
 @asynccontextmanager
-async def waiting(text: str) -> AsyncIterator[Any]:
+async def waiting(text: str) -> AsyncIterator[Callable[[], None]]:
     """Shows on a terminal that something is awaited, until the yielded function is called, or the block ends."""
-    turning = asyncio.create_task(_turn(text)) if sys.stderr.isatty() else None
-
-    def done() -> None:
-        if turning and not turning.done():
-            turning.cancel()
-
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    sign = _Sign(text)
+    turning = asyncio.create_task(sign.turn())
     try:
-        yield done
+        yield sign.clear
     finally:
-        done()
-        if turning:
-            await asyncio.wait([turning])
+        sign.clear()
+        turning.cancel()
+        await asyncio.wait([turning])
 
 
-async def _turn(text: str) -> None:
-    await asyncio.sleep(_PATIENCE_S)
-    try:
-        while True:
-            for sign in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏":
-                click.echo(f"\r{sign} {text}", nl=False, err=True)
-                await asyncio.sleep(_TURN_S)
-    finally:
-        click.echo("\r\x1b[K", nl=False, err=True)
+class _Sign:
+    """A line that turns, and leaves no trace."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._shown = False
+        self._cleared = False
+
+    async def turn(self) -> None:
+        await asyncio.sleep(_PATIENCE_S)
+        for wheel in itertools.cycle("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"):
+            if self._cleared:
+                return
+            self._shown = True
+            click.echo(f"\r{wheel} {self._text}", nl=False, err=True)
+            await asyncio.sleep(_TURN_S)
+
+    def clear(self) -> None:
+        if self._shown and not self._cleared:
+            click.echo("\r\x1b[K", nl=False, err=True)
+        self._cleared = True
 
 
 def timings(frame: Mapping[str, Any]) -> str:

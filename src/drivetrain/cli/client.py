@@ -8,16 +8,20 @@ import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from drivetrain.cli.command import Call, Failure, Missing, Unreachable
 from drivetrain.dialects.ndjson import Lines
 from drivetrain.errors import BadRequest
 
+if TYPE_CHECKING:
+    from drivetrain import web
+
 START_S = 30.0  # how long a private server may take to answer
 STOP_S = 5.0  # how long to wait for its end; it ends in any case
 _LOOK_S = 0.02
+_SERVER = "DRIVETRAIN_SERVER__"  # how variables begin that configure an address
 _ANSWER_LIMIT_BYTES = 64 * 2**20
 _CHUNK_BYTES = 2**20
 
@@ -40,7 +44,7 @@ class Server:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self.url = url
         self._web = web
-        self._http = web.open_client(url, headers=headers, connect_s=5.0, idle_s=None, proxies=not _is_local(url))
+        self._http = _client(url, headers=headers, connect_s=5.0, idle_s=None)
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -179,7 +183,9 @@ def _recorded(home: Path) -> str | None:
 
 def _configured(call: Call) -> str | None:
     """The address that the configuration names. The default one does not count: another home's server may be there."""
-    from drivetrain import config  # needed only where no server runs
+    if not (call.home / "drivetrain.yaml").exists() and not any(name.startswith(_SERVER) for name in call.environ):
+        return None
+    from drivetrain import config  # takes long to import, and most homes have no file
 
     resolved = config.resolve(config.find(call.home), call.environ)
     origins = (resolved.origins["server.host"], resolved.origins["server.port"])
@@ -195,15 +201,19 @@ async def _answers(url: str) -> bool:
     from drivetrain import web  # as above
 
     try:
-        async with web.open_client(url, connect_s=1.0, idle_s=5.0, proxies=not _is_local(url)) as http:
+        async with _client(url, connect_s=1.0, idle_s=5.0) as http:
             with web.translated(url):
                 return "version" in (await http.get("/healthz")).json()
     except (web.Unreachable, BadRequest, ValueError):  # nobody, or somebody else
         return False
 
 
-def _is_local(url: str) -> bool:
-    return url.startswith(("http://127.", "http://[::1]", "http://localhost"))
+def _client(url: str, **how: Any) -> "web.Client":
+    """For a server on this machine: no proxy is asked, and no certificates are read, which takes longest of all."""
+    from drivetrain import web  # as above
+
+    local = url.startswith(("http://127.", "http://[::1]", "http://localhost"))
+    return web.open_client(url, proxies=not local, verify=not local, **how)
 
 
 @asynccontextmanager
@@ -226,6 +236,8 @@ async def _private(call: Call) -> AsyncIterator[str]:
 
 async def _started(process: asyncio.subprocess.Process, call: Call, log: IO[bytes]) -> str:
     """Its URL, as soon as it answers."""
+    import drivetrain.web  # noqa: F401  # while the server starts, not when it waits for us
+
     try:
         async with asyncio.timeout(START_S):
             while process.returncode is None:

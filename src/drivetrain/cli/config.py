@@ -61,7 +61,7 @@ def schema(call: Call) -> None:
 
     For editors and other tools.
     """
-    output.emit(configuration.schema())
+    output.emit(configuration.json_schema())
 
 
 config = click.Group(

@@ -102,17 +102,13 @@ class Session:
         return False
 
     def _answer(self, text: str) -> None:
+        """Asks and answers. Of an answer that ends early stays what there is; if that is nothing, so does nothing."""
         asked, answer = self.conversation.asking(text), Answer()
         try:
             self._runner.run(ask(self._server, asked, answer))
-        except click.ClickException:
+        finally:
             if answer.text:
                 self.conversation = asked.answered(answer.text)
-            raise
-        except KeyboardInterrupt:
-            self.conversation = asked.answered(answer.text)
-            raise
-        self.conversation = asked.answered(answer.text)
 
     def set(self, rest: str) -> None:
         name, _, value = rest.partition(" ")

@@ -1,6 +1,6 @@
 """The configuration: `drivetrain.yaml`, the environment and the command line as one validated, immutable value."""
 
-from drivetrain.config.load import FILE, Resolved, dump, find, flat, home, load, resolve, schema, to_yaml
+from drivetrain.config.load import FILE, Resolved, dump, find, flat, home, json_schema, load, resolve, to_yaml
 from drivetrain.config.problems import ConfigError, Place, Problem
 from drivetrain.config.schema import Config
 
@@ -15,8 +15,8 @@ __all__ = [
     "find",
     "flat",
     "home",
+    "json_schema",
     "load",
     "resolve",
-    "schema",
     "to_yaml",
 ]

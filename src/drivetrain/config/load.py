@@ -90,7 +90,7 @@ def to_yaml(value: Mapping[str, Any]) -> str:
     return document.write(value)
 
 
-def schema() -> dict[str, Any]:
+def json_schema() -> dict[str, Any]:
     """The JSON schema of `drivetrain.yaml`, for editors. An engine may have members that only its kind knows."""
     built = msgspec.json.schema(Config)
     built["$defs"]["Engine"]["additionalProperties"] = True

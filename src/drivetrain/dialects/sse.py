@@ -37,32 +37,27 @@ class Reader:
     A frame that outgrows `limit_bytes` raises `EngineFailed`: nothing upstream may fill our memory.
     """
 
-    __slots__ = ("_limit_bytes", "_pending", "_scanned")
+    __slots__ = ("_limit_bytes", "_scanned", "pending")
 
     def __init__(self, limit_bytes: int = 64 << 20) -> None:
         self._limit_bytes = limit_bytes
-        self._pending = bytearray()
+        self.pending = bytearray()  # of a frame that is not complete; empty: the next byte begins one
         self._scanned = 0  # no frame ends before this offset of what is pending
-
-    @property
-    def empty(self) -> bool:
-        """Whether the next byte begins a frame."""
-        return not self._pending
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that these bytes complete."""
-        if b"\r" not in data and not self._pending and data.endswith(b"\n\n"):
+        if b"\r" not in data and not self.pending and data.endswith(b"\n\n"):
             pieces = data.split(b"\n\n")
-            self._pending += pieces.pop()  # at most one line break too many
+            self.pending += pieces.pop()  # at most one line break too many
             return _parsed(piece + b"\n\n" for piece in pieces)
-        self._pending += data
+        self.pending += data
         pieces = self._cut()
-        if len(self._pending) > self._limit_bytes:
+        if len(self.pending) > self._limit_bytes:
             raise EngineFailed(f"the engine sent an event of more than {self._limit_bytes} bytes")
         return _parsed(pieces)
 
     def _cut(self) -> list[bytes]:
-        pending, start, pieces = self._pending, 0, []
+        pending, start, pieces = self.pending, 0, []
         for end in _END_OF_FRAME.finditer(pending, self._scanned):
             pieces.append(bytes(pending[start : end.end()]))
             start = end.end()
@@ -73,8 +68,8 @@ class Reader:
 
     def rest(self) -> bytes:
         """What came after the last complete frame. The reader is empty afterwards."""
-        rest = bytes(self._pending)
-        self._pending.clear()
+        rest = bytes(self.pending)
+        self.pending.clear()
         self._scanned = 0
         return rest
 

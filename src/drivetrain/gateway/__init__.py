@@ -97,14 +97,14 @@ class Gateway:
         try:
             candidates = self._candidates(entry)
             for position, candidate in enumerate(candidates, 1):
-                meter = Meter(candidate, position)
+                meter = Meter(candidate, position, last=position == len(candidates))
                 try:
                     async with aclosing(self._attempt(request, call, entry, meter)) as batches:
                         async for events in batches:
                             yield events
                     break
                 except EngineError as error:
-                    if position == len(candidates) or not _may_fail_over(error, meter):
+                    if not _may_fail_over(error, meter):
                         raise
                 finally:
                     gate.spent(meter.usage(request))
@@ -190,11 +190,11 @@ class Gateway:
         try:
             candidates = self._candidates(entry)
             for position, candidate in enumerate(candidates, 1):
-                meter = Meter(candidate, position)
+                meter = Meter(candidate, position, last=position == len(candidates))
                 try:
                     return await self._embed(request, call, entry, meter)
                 except EngineError as error:
-                    if position == len(candidates) or not _may_fail_over(error, meter):
+                    if not _may_fail_over(error, meter):
                         raise
                 finally:
                     gate.spent(meter.usage(request))
@@ -261,8 +261,8 @@ async def _loaded(member: Member) -> tuple[str, Sequence[Loaded]]:
 
 
 def _may_fail_over(error: EngineError, meter: Meter) -> bool:
-    """Only as long as nothing of the answer has gone to the caller."""
-    return error.retryable and meter.first_token_s is None
+    """Only as long as nothing of the answer has gone to the caller, and to an engine that has not been tried."""
+    return error.retryable and meter.first_token_s is None and not meter.last
 
 
 def _outcome(error: DrivetrainError, meter: Meter) -> Outcome:

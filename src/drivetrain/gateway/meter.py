@@ -44,11 +44,12 @@ class Call(Value, frozen=True, kw_only=True):
 class Meter:
     """Counts one attempt. `see` each batch of events, then `row`."""
 
-    __slots__ = ("began", "candidate", "deltas", "first_token_s", "position", "reported", "started_s")
+    __slots__ = ("began", "candidate", "deltas", "first_token_s", "last", "position", "reported", "started_s")
 
-    def __init__(self, candidate: Candidate, position: int) -> None:
+    def __init__(self, candidate: Candidate, position: int, *, last: bool) -> None:
         self.candidate = candidate
         self.position = position
+        self.last = last  # there is nobody left to fail over to
         self.started_s = time.time()
         self.began = time.perf_counter()
         self.first_token_s: float | None = None

@@ -21,6 +21,7 @@ class Watch:
         if task is None:
             raise RuntimeError("an attempt is watched inside the task that makes it")
         self._task = task
+        self._period_s = min(timeouts.first_token_s, timeouts.idle_s, timeouts.total_s)
         self._loop = asyncio.get_running_loop()
         self._began = self._heard = time.monotonic()
         self._first = True  # no content yet
@@ -28,7 +29,7 @@ class Watch:
         self._broken = ""  # which deadline passed
 
     def __enter__(self) -> "Watch":
-        self._timer = self._loop.call_later(min(self._left()[0], self._timeouts.total_s), self._look)
+        self._timer = self._loop.call_later(self._period_s, self._look)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
@@ -57,7 +58,7 @@ class Watch:
     def _look(self) -> None:
         left_s, what = self._left()
         if left_s > 0 or not self._waiting:
-            self._timer = self._loop.call_later(max(left_s, 0.05), self._look)
+            self._timer = self._loop.call_later(min(max(left_s, 0.01), self._period_s), self._look)
             return
         self._broken = what
         self._task.cancel()

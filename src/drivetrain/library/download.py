@@ -19,7 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from drivetrain import web
-from drivetrain.errors import DrivetrainError, Forbidden, NotFound, ServerError
+from drivetrain.errors import DrivetrainError, Forbidden, NotFound, ServerError, StorageFull
 from drivetrain.library import files
 
 PART_BYTES = 64 * 2**20
@@ -66,6 +66,11 @@ class State(msgspec.Struct, kw_only=True):
     @property
     def arrived(self) -> int:
         return sum(span.at - span.start for span in self.spans)
+
+    @property
+    def reaches(self) -> int:
+        """The length that the unfinished file must have at least."""
+        return max((span.at for span in self.spans if span.at > span.start), default=0)
 
 
 class _Cut(Exception):
@@ -133,7 +138,7 @@ class Download:
 
     def _load(self) -> State:
         state = load_state(self._path)
-        if state is None or os.fstat(self._file).st_size < max((span.at for span in state.spans), default=0):
+        if state is None or os.fstat(self._file).st_size < state.reaches:
             return State(url=self._remote.url)
         # A digest is the content's name, wherever it comes from; else address and version have to be the same.
         same = self._remote.digest is not None or (state.url == self._remote.url and state.version)
@@ -142,12 +147,26 @@ class Download:
 
     def _save(self) -> None:
         """Blocks. What the state claims is on the disk before the state is."""
+        try:
+            self._save_state()
+        except StorageFull:
+            self._give_way()
+            self._save_state()
+
+    def _save_state(self) -> None:
         claimed = msgspec.json.encode(self._state)
         with files.room_in(self._path.parent):
             os.fsync(self._file)
             draft = state_path(self._path).with_suffix(".tmp")
             draft.write_bytes(claimed)
             draft.replace(state_path(self._path))
+
+    def _give_way(self) -> None:
+        """On a full disk, drop the last of what has arrived so that the state of the rest can be kept."""
+        begun = [span for span in self._state.spans if span.at > span.start]
+        if begun:
+            begun[-1].at = max(begun[-1].start, begun[-1].at - _WRITE_BYTES // 4)
+            os.ftruncate(self._file, begun[-1].at)
 
     async def _save_now_and_then(self) -> None:
         if monotonic() - self._saved_s > _SAVE_EVERY_S:
@@ -203,8 +222,7 @@ class Download:
                     raise web.Unreachable(
                         f"{self._host}: the download breaks off again and again ({error}); what has arrived is kept"
                     ) from error
-                told_to_wait_s = error.retry_after_s or 0.0
-                await anyio.sleep(told_to_wait_s or min(0.1 * 2**failures, 15.0) * (0.5 + random() / 2))
+                await anyio.sleep(error.retry_after_s or _pause_s(failures))
 
     async def _begin(self, group: TaskGroup) -> None:
         """The first request: how long is the file, are there ranges? A part of it comes with the answer."""
@@ -229,12 +247,12 @@ class Download:
 
     async def _fetch(self, span: Span) -> None:
         async with self._opened(span) as response:
-            if response.status_code == 200 and span.at > 0:
-                if len(self._state.spans) > 1 or self._state.version:
-                    raise _Changed  # our If-Range did not match
-                span.at = 0  # a server that knows no ranges: from the start again
-            elif _total(response) != self._state.total:
+            if response.status_code == 200 and len(self._state.spans) > 1:
+                raise _Changed  # our If-Range did not match: ranges it knows
+            if _total(response) != self._state.total:
                 raise _Changed
+            if response.status_code == 200:
+                span.at = span.start  # a server that knows no ranges: from the start again
             await self._receive(response, span)
 
     @asynccontextmanager
@@ -286,10 +304,17 @@ class Download:
         self._buffered -= len(pending)
         with files.room_in(self._path.parent), memoryview(pending) as data:
             sent, size = 0, min(len(data), span.end - span.at)
-            while sent < size:
-                sent += os.pwrite(self._file, data[sent:size], span.at + sent)
-            span.at += sent
+            try:
+                while sent < size:
+                    sent += os.pwrite(self._file, data[sent:size], span.at + sent)
+            finally:
+                span.at += sent
         pending.clear()
+
+
+def _pause_s(failures: int) -> float:
+    """Hardly any after progress; then longer and longer, spread out."""
+    return min(0.02 * 4**failures, 15.0) * (0.5 + random() / 2)
 
 
 def partial_path(path: Path) -> Path:

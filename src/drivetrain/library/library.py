@@ -136,7 +136,7 @@ class Library:
         entry = self._existing(name)
         if entry is None and self._pulls.find(name) is None:
             raise ModelNotFound(f"model {name[:200]!r} not found", param="model")
-        self._pulls.forget(name)
+        self._pulls.discard(name)
         if entry is not None:
             await self._locked(lambda: shelf.remove(self._models, entry.folder, self._blobs))
             self._changed(entry.id)

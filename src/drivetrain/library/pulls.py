@@ -41,6 +41,15 @@ class Pulls:
     def forget(self, id: str) -> None:
         self._path(id).unlink(missing_ok=True)
 
+    def discard(self, id: str) -> None:
+        """Forget a pull, and what has arrived for it and for no other."""
+        note = self._note(self._path(id))
+        self.forget(id)
+        others = {name for path in self._folder.glob("*.json") if (other := self._note(path)) for name in other.parts}
+        for name in note.parts if note else ():
+            if name not in others:
+                download.discard(self._blobs / name)
+
     def find(self, id: str) -> Unfinished | None:
         try:
             return self._read(self._path(id))
@@ -56,10 +65,15 @@ class Pulls:
     def _path(self, id: str) -> Path:
         return self._folder / f"{ids.folder(id)}.json"
 
-    def _read(self, path: Path) -> Unfinished | None:
+    def _note(self, path: Path) -> _Note | None:
         try:
-            note = msgspec.json.decode(path.read_bytes(), type=_Note)
+            return msgspec.json.decode(path.read_bytes(), type=_Note)
         except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+            return None
+
+    def _read(self, path: Path) -> Unfinished | None:
+        note = self._note(path)
+        if note is None:
             return None
         completed = sum(self._arrived(name, size) for name, size in note.parts.items())
         return Unfinished(id=note.id, source=note.source, completed=completed, total=sum(note.parts.values()))

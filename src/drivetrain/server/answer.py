@@ -71,9 +71,10 @@ class Stream:
 
 
 class Heartbeat:
-    """Looks after all running streams with one timer: none is silent for longer than `HEARTBEAT_S`."""
+    """Looks after all running streams with one timer: none is silent for longer than `silence_s`."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_s: float = HEARTBEAT_S) -> None:
+        self._silence_s = silence_s
         self._streams: set[Stream] = set()
         self.add = self._streams.add
         self.discard = self._streams.discard
@@ -81,8 +82,8 @@ class Heartbeat:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             while True:
-                await asyncio.sleep(HEARTBEAT_S / 4)
-                late = time.monotonic() - HEARTBEAT_S * 3 / 4
+                await asyncio.sleep(self._silence_s / 4)
+                late = time.monotonic() - self._silence_s * 3 / 4
                 for stream in [stream for stream in self._streams if stream.quiet_since < late]:
                     group.create_task(stream.beat())
 

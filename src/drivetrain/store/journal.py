@@ -6,8 +6,10 @@ was left by a process that died, and whoever opens the journal next adopts it.
 """
 
 import fcntl
+import itertools
 import mmap
 import os
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,9 +94,9 @@ class Journal:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._made = 0
+        self._numbers = itertools.count(1)
         self._current: Segment | None = None
-        self._spare: Segment | None = None
+        self._spares: deque[Segment] = deque()  # `append` takes from it while `prepare` and `reuse` add to it
         self._full: list[Segment] = []
 
     def append(self, line: bytes, number: int) -> bool:
@@ -108,16 +110,18 @@ class Journal:
 
     def rotate(self) -> None:
         """Go on in a fresh segment, or in none if none can be had."""
-        fresh = self._spare or self._create()
-        self._spare = None
+        try:
+            fresh: Segment | None = self._spares.popleft()
+        except IndexError:
+            fresh = self._create()
         if self._current is not None:
             self._full.append(self._current)
         self._current = fresh
 
     def prepare(self) -> None:
-        """Have a spare ready, so that no append pays for making one."""
-        if self._spare is None:
-            self._spare = self._create()
+        """Have a spare ready, so that no append pays for making one. Slow, and safe beside `append`."""
+        if not self._spares and (spare := self._create()):
+            self._spares.append(spare)
 
     def full(self) -> list[Segment]:
         return list(self._full)
@@ -133,11 +137,11 @@ class Journal:
     def reuse(self, segments: list[Segment]) -> None:
         """Keep one as a spare, delete the rest. Slow, and safe beside `append`."""
         for segment in segments:
-            if self._spare is None:
-                segment.clear()
-                self._spare = segment
-            else:
+            if self._spares:
                 segment.delete()
+            else:
+                segment.clear()
+                self._spares.append(segment)
 
     def orphans(self) -> Iterator[Segment]:
         """Segments of processes that died, now ours to replay and delete."""
@@ -148,18 +152,18 @@ class Journal:
 
     def close(self, number: int) -> None:
         """Delete what is in the database, up to row `number`, and leave the rest to the next start."""
-        segments = [segment for segment in (*self._full, self._current, self._spare) if segment is not None]
+        segments = [segment for segment in (*self._full, self._current, *self._spares) if segment is not None]
         for segment in segments:
             if segment.last <= number:
                 segment.delete()
             else:
                 segment.close()
-        self._full, self._current, self._spare = [], None, None
+        self._full, self._current = [], None
+        self._spares.clear()
 
     def _create(self) -> Segment | None:
-        self._made += 1
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            return Segment.create(self._directory / f"{os.getpid()}-{id(self):x}-{self._made}{SUFFIX}")
+            return Segment.create(self._directory / f"{os.getpid()}-{id(self):x}-{next(self._numbers)}{SUFFIX}")
         except OSError:  # told by the ledger, which counts what it cannot keep here
             return None

@@ -176,7 +176,8 @@ class Ledger:
         while self._orphans:
             rows = self._replay(self._orphans[-1])
             self._orphans.pop().delete()
-            log.info("the ledger took %d rows from the journal of a process that died", rows)
+            if rows:
+                log.info("the ledger took %d rows from the journal of a process that died", rows)
         if self._replay_to:
             self._write_journal()
         while self._told:

@@ -90,4 +90,4 @@ def _metrics(home: Path) -> Path:
 
 
 def _is_progress(notice: Notice) -> bool:
-    return notice.name == "download.progress" or (notice.name == "model.loading" and bool(notice.fraction))
+    return notice.name == "download.progress" or (notice.name == "model.loading" and notice.fraction is not None)

@@ -23,7 +23,7 @@ class Collected:
         self._rows: dict[str, list[tuple[_Labels, tuple[float, ...]]]] = defaultdict(list)
         for row in rows:
             kind, *labels = json.loads(row.key)
-            if row.live or kind not in layout.LIVE:
+            if row.live if kind in layout.LIVE else any(row.values):
                 self._rows[kind].append((tuple(labels), row.values))
 
     def collect(self) -> Iterator[Metric]:

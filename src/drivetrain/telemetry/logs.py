@@ -37,13 +37,17 @@ class Logs:
     def __init__(self, *, level: Level = "info", format: Format = "auto", stream: TextIO | None = None) -> None:
         self.redactor = Redactor()
         self._stream = stream or sys.stderr
-        self._json = format == "json" or (format == "auto" and not self._stream.isatty())
         self._handler = logging.StreamHandler(self._stream)
-        self._handler.setFormatter(_formatter(self.redactor, as_json=self._json, colors=self._stream.isatty()))
+        self.set_format(format)
         self._plain = lru_cache(1024)(self.redactor.text)
         self._before: tuple[int, list[logging.Handler]] | None = None
         self._level = level
         self._access = level in ("debug", "info")
+
+    def set_format(self, format: Format) -> None:
+        terminal = not self._stream.closed and self._stream.isatty()
+        self._json = format == "json" or (format == "auto" and not terminal)
+        self._handler.setFormatter(_formatter(self.redactor, as_json=self._json, colors=terminal))
 
     def set_level(self, level: Level) -> None:
         """For all loggers of this process."""

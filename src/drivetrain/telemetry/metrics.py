@@ -42,6 +42,8 @@ class Metrics:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._cells = Cells.open(directory)
+        # Thousands of combinations of labels may fill the file: what is left is counted here.
+        self._rest = self._cells.row(_key("attempts", *[OTHER] * 5), ATTEMPT_CELLS) or _nowhere(ATTEMPT_CELLS)
         self._models: set[str] = set()
         self._engines: set[str] = set()
         self._rows: dict[_Key, Doubles] = {}
@@ -51,9 +53,7 @@ class Metrics:
         for key, row in self._cells.rows().items():
             if json.loads(key)[0] in LIVE:  # what its dead process had under way is over
                 _reset(row)
-        gauges = self._cells.row(_key("gauges"), len(GAUGES))
-        assert gauges is not None, "the first row of a file of our own fits"  # noqa: S101
-        self._gauges = gauges
+        self._gauges = self._row("gauges", width=len(GAUGES))
         self._lock = threading.Lock()
         self._places = {name: place for place, name in enumerate(GAUGES)}
 
@@ -69,7 +69,7 @@ class Metrics:
         key = (attempt.dialect, attempt.model, attempt.engine, attempt.outcome, attempt.status // 100)
         row = self._rows.get(key)
         if row is None:
-            row = self._row(attempt, key)
+            row = self._row_of(attempt, key)
         row[0] += 1
         if attempt.engine:
             self._measure(row, attempt)
@@ -120,9 +120,7 @@ class Metrics:
                 self._now_loaded(notice.engine or "").discard(notice.model)
                 self._set_loaded(notice.engine or "")
             case "engine.up" | "engine.down" if notice.engine:
-                up = self._cells.row(_key("engine_up", self._engine(notice.engine)), 1)
-                if up is not None:
-                    up[0] = float(notice.name == "engine.up")
+                self._row("engine_up", self._engine(notice.engine))[0] = float(notice.name == "engine.up")
             case "download.started" | "download.progress" | "download.done" if notice.model:
                 self._downloaded(notice.model, notice.completed)
         if notice.name in ("download.done", "download.failed", "download.stopped") and notice.model:
@@ -141,19 +139,19 @@ class Metrics:
         self._rows.clear()
         self._cells.close()
 
-    def _row(self, attempt: Attempt, key: _Key) -> Doubles:
+    def _row_of(self, attempt: Attempt, key: _Key) -> Doubles:
         """The row of labels not seen before. Only labels that stand for themselves are remembered by their key."""
         if attempt.outcome == "ok":  # an engine answered: the names are real
             self.know(models=[attempt.model], engines=[attempt.engine])
         model, engine = self._model(attempt.model), self._engine(attempt.engine)
-        row = self._cells.row(_key("attempts", key[0], model, engine, key[3], f"{key[4]}xx"), ATTEMPT_CELLS)
-        if row is None:  # thousands of combinations: the rest share what is left
-            row = self._cells.row(_key("attempts", OTHER, OTHER, OTHER, OTHER, OTHER), ATTEMPT_CELLS)
-        if row is None:
-            return memoryview(bytearray(8 * ATTEMPT_CELLS)).cast("d")
+        labels = _key("attempts", key[0], model, engine, key[3], f"{key[4]}xx")
+        row = self._cells.row(labels, ATTEMPT_CELLS) or self._rest
         if (model, engine) == key[1:3]:
             self._rows[key] = row
         return row
+
+    def _row(self, kind: str, *labels: str, width: int = 1) -> Doubles:
+        return self._cells.row(_key(kind, *labels), width) or _nowhere(width)
 
     def _admit(self, known: set[str], name: str) -> None:
         if name not in known and len(known) < LABELS:
@@ -170,8 +168,8 @@ class Metrics:
         self._now_loaded(engine).add(model)
         self._set_loaded(engine)
         began_s = self._loading.pop(model, None)
-        row = self._cells.row(_key("load", self._model(model)), len(LOAD_S) + 2)
-        if row is not None and began_s is not None:
+        if began_s is not None:
+            row = self._row("load", self._model(model), width=len(LOAD_S) + 2)
             row[0] += at_s - began_s
             row[1 + bisect_left(LOAD_S, at_s - began_s)] += 1
 
@@ -179,21 +177,23 @@ class Metrics:
         return self._loaded[self._engine(engine)]
 
     def _set_loaded(self, engine: str) -> None:
-        row = self._cells.row(_key("loaded", self._engine(engine)), 1)
-        if row is not None:
-            row[0] = len(self._now_loaded(engine))
+        self._row("loaded", self._engine(engine))[0] = len(self._now_loaded(engine))
 
     def _downloaded(self, model: str, completed: int | None) -> None:
         """A download tells how far it is; what counts is how much that is more than before."""
         counted = self._received.get(model)
         self._received[model] = completed or 0
-        row = self._cells.row(_key("download_bytes"), 1)
-        if row is not None and counted is not None:
-            row[0] += max(0, (completed or 0) - counted)
+        if counted is not None:
+            self._row("download_bytes")[0] += max(0, (completed or 0) - counted)
 
 
 def _key(kind: str, *labels: str) -> str:
     return json.dumps([kind, *labels])
+
+
+def _nowhere(width: int) -> Doubles:
+    """A row for figures that there is no room for."""
+    return memoryview(bytearray(8 * width)).cast("d")
 
 
 def _reset(row: Doubles) -> None:

@@ -150,7 +150,7 @@ class Notices:
 
 def alias(notice: Notice) -> str | None:
     """Jan's name of this event. Progress of a load has none: Jan says `OnModelInit` once."""
-    if notice.name == "model.loading" and notice.fraction:
+    if notice.name == "model.loading" and notice.fraction is not None:
         return None
     kind = EVENTS.get(notice.name)
     return kind.jan if kind else None

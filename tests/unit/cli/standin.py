@@ -1,16 +1,17 @@
-"""A server on loopback that plays Drivetrain for the command line: it answers as told, and remembers what it was asked."""
+"""A server on loopback that plays Drivetrain for the command line: answers as told, remembers what it was asked."""
 
+import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 Frames = list[dict[str, Any]]
-Answer = tuple[int, Any]  # a status, and a JSON value, `Frames` for NDJSON, or bytes as they are
+Answer = tuple[int, Any]  # a status, and a JSON value, `Frames` for NDJSON, an iterator of them, or bytes as they are
 
 
 class Asked(NamedTuple):
@@ -23,12 +24,19 @@ class StandIn:
     """Answers by route; a function is asked each time, with the body. Announces itself in a home as a server does."""
 
     def __init__(self, home: Path, routes: Mapping[str, Answer | Callable[[Any], Answer]]) -> None:
-        self._routes = {"GET /healthz": (200, {"status": "ok", "version": "0"}), **routes}
+        self._routes: dict[str, Answer | Callable[[Any], Answer]] = {
+            "GET /healthz": (200, {"status": "ok", "version": "0"}),
+            **routes,
+        }
         self._home = home
         self.all: list[Asked] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def play(self, route: str, answer: Answer | Callable[[Any], Answer]) -> None:
+        """From now on, another answer."""
+        self._routes[route] = answer
 
     @property
     def asked(self) -> list[tuple[str, Any]]:
@@ -64,6 +72,9 @@ class StandIn:
                 body = self._body()
                 route = f"{self.command} {self.path}"
                 status, value = standin.answer(Asked(route, _decoded(body), dict(self.headers)))
+                if isinstance(value, Iterator):
+                    self._stream(status, value)
+                    return
                 sent = b"" if self.command == "HEAD" else _encoded(value)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(sent)))
@@ -71,6 +82,16 @@ class StandIn:
                 self.wfile.write(sent)
 
             do_GET = do_POST = do_DELETE = do_HEAD = _serve
+
+            def _stream(self, status: int, frames: Iterator[Any]) -> None:
+                """One frame after another, to the end of the connection; the caller may leave before."""
+                self.close_connection = True
+                self.send_response(status)
+                self.send_header("Connection", "close")
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    for frame in frames:
+                        self.wfile.write(json.dumps(frame).encode() + b"\n")
 
             def _body(self) -> bytes:
                 if self.headers.get("Transfer-Encoding") != "chunked":

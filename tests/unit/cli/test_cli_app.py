@@ -1,6 +1,7 @@
 """The command line as a whole: its commands, its speed, its exit codes."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def test_every_option_says_what_it_is_for() -> None:
             continue
         module, _, attribute = entry.target.partition(":")
         options = getattr(import_module(module), attribute).params
-        assert [] == [option.name for option in options if isinstance(option, click.Option) and not option.help]
+        assert [option.name for option in options if isinstance(option, click.Option) and not option.help] == []
 
 
 def test_help_imports_no_command_and_no_library_but_click() -> None:
@@ -58,7 +59,7 @@ print(sorted(name for name in sys.modules if name.partition(".")[0] in
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert 0 == main(["--version"])
+    assert main(["--version"]) == 0
     assert f"drivetrain {__version__}\n" == capsys.readouterr().out
 
 
@@ -68,10 +69,14 @@ def test_home_and_json_are_taken_before_and_after_the_command(
     play({"GET /api/tags": (200, {"models": []})})
     home = str(drivetrain.home)
 
-    for words in (["--home", home, "--json", "list"], ["list", "--home", home, "--json"], ["--json", "list", "--home", home]):
-        assert 0 == main(words)
-        assert '{\n  "models": []\n}\n' == capsys.readouterr().out
-    assert 0 == main(["--home", "/nowhere", "list", "--home", home])  # the last one holds
+    for words in (
+        ["--home", home, "--json", "list"],
+        ["list", "--home", home, "--json"],
+        ["--json", "list", "--home", home],
+    ):
+        assert main(words) == 0
+        assert capsys.readouterr().out == '{\n  "models": []\n}\n'
+    assert main(["--home", "/nowhere", "list", "--home", home]) == 0  # the last one holds
 
 
 def test_the_environment_names_the_home(
@@ -79,7 +84,7 @@ def test_the_environment_names_the_home(
 ) -> None:
     play({"GET /api/tags": (200, {"models": []})})
     monkeypatch.setenv("DRIVETRAIN_HOME", str(drivetrain.home))
-    assert 0 == main(["list"])
+    assert main(["list"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -94,16 +99,16 @@ def test_the_environment_names_the_home(
 def test_wrong_usage_is_one_line_and_exit_code_2(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert 2 == main(words)
+    assert main(words) == 2
     said = capsys.readouterr()
-    assert "" == said.out
+    assert said.out == ""
     assert f"Error: {message}" == said.err.strip().removesuffix(" (see `drivetrain completion --help`)")
 
 
 def test_ls_is_list() -> None:
     context = click.Context(app)
     assert app.get_command(context, "list") is app.get_command(context, "ls")
-    assert {"ls": "list"} == ALIASES
+    assert ALIASES == {"ls": "list"}
 
 
 def test_ctrl_c_exits_with_130(drivetrain: Terminal, play: Play) -> None:
@@ -112,12 +117,13 @@ def test_ctrl_c_exits_with_130(drivetrain: Terminal, play: Play) -> None:
         return 200, {"models": []}
 
     play({"GET /api/tags": interrupt})
-    assert 130 == drivetrain("list").code
+    assert drivetrain("list").code == 130
 
 
 def test_a_reader_that_has_gone_is_no_traceback(drivetrain: Terminal, play: Play, tmp_path: Path) -> None:
     models = [{"name": f"m{number}", "size": 1, "modified_at": "", "digest": ""} for number in range(9000)]
     play({"GET /api/tags": (200, {"models": models})})
-    line = f'"{sys.executable}" -c "import sys; from drivetrain.cli import main; sys.exit(main())" list --home "$0" | head -1'
-    done = subprocess.run(["sh", "-c", line, str(drivetrain.home)], capture_output=True, text=True, check=True)
-    assert ("NAME", "") == (done.stdout.split()[0], done.stderr)
+    command = [sys.executable, "-c", "import sys; from drivetrain.cli import main; sys.exit(main())", "list", "--home"]
+    line = f"{shlex.join([*command, str(drivetrain.home)])} | head -1"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
+    assert (done.stdout.split()[0], done.stderr) == ("NAME", "")

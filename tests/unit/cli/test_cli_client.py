@@ -46,16 +46,14 @@ def test_who_answers_there_must_be_drivetrain(tmp_path: Path) -> None:
 
 
 def test_a_url_in_the_environment_counts_first(tmp_path: Path) -> None:
-    assert "http://there:1" == asyncio.run(client.running(Call(tmp_path, False, {"DRIVETRAIN_URL": "http://there:1/"})))
+    assert asyncio.run(client.running(Call(tmp_path, False, {"DRIVETRAIN_URL": "http://there:1/"}))) == "http://there:1"
 
 
-def test_the_key_in_the_environment_is_sent(
-    drivetrain: Terminal, play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_in_the_environment_is_sent(drivetrain: Terminal, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     server = play({"GET /api/tags": (200, {"models": []})})
     monkeypatch.setenv("DRIVETRAIN_API_KEY", "dt-1")
     drivetrain("list")
-    assert "Bearer dt-1" == {name.lower(): value for name, value in server.all[-1].headers.items()}["authorization"]
+    assert {name.lower(): value for name, value in server.all[-1].headers.items()}["authorization"] == "Bearer dt-1"
 
 
 def test_a_proxy_is_not_asked_for_a_server_on_this_machine(
@@ -63,7 +61,7 @@ def test_a_proxy_is_not_asked_for_a_server_on_this_machine(
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     play({"GET /api/tags": (200, {"models": []})})
-    assert 0 == drivetrain("list").code
+    assert drivetrain("list").code == 0
 
 
 @pytest.mark.parametrize(
@@ -84,12 +82,10 @@ def test_what_the_server_says_is_told_in_one_line(
     assert (code, "", f"Error: {message.format(url=server.url)}\n") == drivetrain("list")
 
 
-def test_a_server_that_does_not_answer_is_unreachable(
-    drivetrain: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_answer_is_unreachable(drivetrain: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRIVETRAIN_URL", "http://127.0.0.1:9")
     outcome = drivetrain("list")
-    assert (4, "", 1) == (outcome.code, outcome.out, len(outcome.err.splitlines()))
+    assert (outcome.code, outcome.out, len(outcome.err.splitlines())) == (4, "", 1)
     assert outcome.err.startswith("Error: http://127.0.0.1:9: ")
 
 
@@ -97,8 +93,10 @@ def test_a_server_that_cannot_start_says_why(drivetrain: Terminal) -> None:
     drivetrain.home.mkdir()
     (drivetrain.home / "drivetrain.yaml").write_text("residency: {max_loaded: x}")
     outcome = drivetrain("list")
-    assert 2 == outcome.code
-    assert outcome.err.endswith("drivetrain.yaml:1:25: residency.max_loaded: expected an integer of at least 0, got 'x'\n")
+    assert outcome.code == 2
+    assert outcome.err.endswith(
+        "drivetrain.yaml:1:25: residency.max_loaded: expected an integer of at least 0, got 'x'\n"
+    )
 
 
 def test_lines_end_in_lf_alone_at_any_cut() -> None:

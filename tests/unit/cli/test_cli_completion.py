@@ -23,7 +23,7 @@ def completed(home: Path, *words: str) -> list[str]:
         "DRIVETRAIN_HOME": str(home),
     }
     said = subprocess.run([sys.executable, "-c", RUN], env=environ, capture_output=True, text=True, check=False)
-    return [line.partition(",")[2] for line in said.stdout.splitlines()]
+    return [line.partition(",")[2] for line in said.stdout.splitlines() if line]
 
 
 @pytest.fixture
@@ -36,28 +36,28 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_commands_are_completed(home: Path) -> None:
-    assert ["pull", "push", "ps"] == completed(home, "drivetrain", "p")
-    assert ["check"] == completed(home, "drivetrain", "config", "c")
+    assert completed(home, "drivetrain", "p") == ["pull", "push", "ps"]
+    assert completed(home, "drivetrain", "config", "c") == ["check"]
 
 
 def test_models_are_completed_from_the_files_of_the_home(home: Path) -> None:
-    assert ["broken", "org/name:7b", "smollm2:135m"] == completed(home, "drivetrain", "run", "")
-    assert ["smollm2:135m"] == completed(home, "drivetrain", "rm", "smol")
+    assert completed(home, "drivetrain", "run", "") == ["broken", "org/name:7b", "smollm2:135m"]
+    assert completed(home, "drivetrain", "rm", "smol") == ["smollm2:135m"]
 
 
 def test_options_are_completed(home: Path) -> None:
-    assert ["--home"] == completed(home, "drivetrain", "ps", "--ho")
+    assert completed(home, "drivetrain", "ps", "--ho") == ["--home"]
 
 
 def test_the_home_on_the_line_is_the_one_whose_models_are_offered(home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    assert [] == completed(home, "drivetrain", "run", "--home", str(other), "")
+    assert completed(home, "drivetrain", "run", "--home", str(other), "") == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_its_script(drivetrain: Terminal, shell: str) -> None:
     outcome = drivetrain("completion", shell)
-    assert (0, True) == (outcome.code, f"_DRIVETRAIN_COMPLETE={shell}_complete" in outcome.out)
+    assert (outcome.code, f"_DRIVETRAIN_COMPLETE={shell}_complete" in outcome.out) == (0, True)
 
 
 def test_bash_reads_its_script(drivetrain: Terminal) -> None:

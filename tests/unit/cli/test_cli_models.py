@@ -22,15 +22,15 @@ def test_list_shows_a_table(drivetrain: Terminal, play: Play) -> None:
     play({"GET /api/tags": (200, TAGS)})
     shown = drivetrain("list").out.splitlines()
 
-    assert ["NAME           ID             SIZE     MODIFIED"] == shown[:1]
+    assert shown[:1] == ["NAME           ID             SIZE     MODIFIED"]
     assert "smollm2:135m   abababababab   145 MB" in shown[1]
     assert shown[1].endswith(" weeks ago")
-    assert "org/other:q4   -              5 B      -" == shown[2]
+    assert shown[2] == "org/other:q4   -              5 B      -"
 
 
 def test_list_in_json_is_what_the_api_answers(drivetrain: Terminal, play: Play) -> None:
     play({"GET /api/tags": (200, TAGS)})
-    assert TAGS == drivetrain("ls", "--json").json
+    assert drivetrain("ls", "--json").json == TAGS
     assert {"models": TAGS["models"][1:]} == drivetrain("list", "org/", "--json").json
 
 
@@ -38,15 +38,15 @@ def test_pull_tells_each_status_once_and_each_tenth_of_a_transfer(drivetrain: Te
     server = play({"POST /api/pull": (200, PULLED)})
     outcome = drivetrain("pull", "smollm2:135m")
 
-    assert [("POST /api/pull", {"model": "smollm2:135m", "insecure": False, "stream": True})] == server.asked
-    assert (0, "") == (outcome.code, outcome.out)
-    assert [
+    assert server.asked == [("POST /api/pull", {"model": "smollm2:135m", "insecure": False, "stream": True})]
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err.splitlines() == [
         "pulling manifest",
         "pulling abc: 0% of 200 B",
         "pulling abc: 50% of 200 B",
         "pulling abc: 100% of 200 B",
         "success",
-    ] == outcome.err.splitlines()
+    ]
 
 
 def test_pull_in_json_is_a_line_for_each_frame(drivetrain: Terminal, play: Play) -> None:
@@ -54,14 +54,14 @@ def test_pull_in_json_is_a_line_for_each_frame(drivetrain: Terminal, play: Play)
     outcome = drivetrain("pull", "a", "--json")
 
     assert (len(PULLED), "") == (len(outcome.out.splitlines()), outcome.err)
-    assert '{"status":"success"}' == outcome.out.splitlines()[-1]
+    assert outcome.out.splitlines()[-1] == '{"status":"success"}'
 
 
 def test_pull_under_another_name(drivetrain: Terminal, play: Play) -> None:
     server = play({"POST /v1/models": (200, PULLED)})
-    assert 0 == drivetrain("pull", "https://x/y.gguf", "--name", "mine").code
-    assert [("POST /v1/models", {"pull": "https://x/y.gguf", "name": "mine", "stream": True})] == server.asked
-    assert 2 == drivetrain("pull", "a", "b", "--name", "mine").code
+    assert drivetrain("pull", "https://x/y.gguf", "--name", "mine").code == 0
+    assert server.asked == [("POST /v1/models", {"pull": "https://x/y.gguf", "name": "mine", "stream": True})]
+    assert drivetrain("pull", "a", "b", "--name", "mine").code == 2
 
 
 def test_pull_of_a_path_means_the_path_here(drivetrain: Terminal, play: Play) -> None:
@@ -73,16 +73,16 @@ def test_pull_of_a_path_means_the_path_here(drivetrain: Terminal, play: Play) ->
 def test_a_pull_that_breaks_off_is_a_failure(drivetrain: Terminal, play: Play) -> None:
     play({"POST /api/pull": (200, PULLED[:2])})
     outcome = drivetrain("pull", "a")
-    assert (1, "Error: the server broke off after 'pulling abc'; try again") == (
+    assert (
         outcome.code,
         outcome.err.splitlines()[-1],
-    )
+    ) == (1, "Error: the server broke off after 'pulling abc'; try again")
 
 
 def test_an_error_inside_a_stream_is_a_failure(drivetrain: Terminal, play: Play) -> None:
     play({"POST /api/pull": (200, [*PULLED[:1], {"error": "disk full"}])})
     outcome = drivetrain("pull", "a")
-    assert (1, "Error: disk full") == (outcome.code, outcome.err.splitlines()[-1])
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, "Error: disk full")
 
 
 def test_rm_deletes_what_is_there_and_tells_what_is_not(drivetrain: Terminal, play: Play) -> None:
@@ -92,8 +92,8 @@ def test_rm_deletes_what_is_there_and_tells_what_is_not(drivetrain: Terminal, pl
     )
     outcome = drivetrain("rm", "a", "b", "c")
 
-    assert ["a", "b", "c"] == [body["model"] for _, body in server.asked]
-    assert (3, "deleted 'a'\ndeleted 'c'\n", "Error: model 'b' not found\n") == outcome
+    assert [body["model"] for _, body in server.asked] == ["a", "b", "c"]
+    assert outcome == (3, "deleted 'a'\ndeleted 'c'\n", "Error: model 'b' not found\n")
 
 
 def test_cp_and_import_and_push(drivetrain: Terminal, play: Play, tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_cp_and_import_and_push(drivetrain: Terminal, play: Play, tmp_path: Path
         }
     )
 
-    assert "copied 'a' to 'b'\n" == drivetrain("cp", "a", "b").out
-    assert {"id": "mine", "object": "model"} == drivetrain("import", str(weights), "--name", "mine", "--json").json
-    assert 0 == drivetrain("push", "host/team/a", "--insecure").code
+    assert drivetrain("cp", "a", "b").out == "copied 'a' to 'b'\n"
+    assert drivetrain("import", str(weights), "--name", "mine", "--json").json == {"id": "mine", "object": "model"}
+    assert drivetrain("push", "host/team/a", "--insecure").code == 0
     assert [
         ("POST /api/copy", {"source": "a", "destination": "b"}),
         ("POST /v1/models", {"import": str(weights), "name": "mine", "link": False}),
@@ -119,7 +119,7 @@ def test_cp_and_import_and_push(drivetrain: Terminal, play: Play, tmp_path: Path
 
 def test_import_refuses_a_path_that_is_not_there(drivetrain: Terminal) -> None:
     outcome = drivetrain("import", "/nowhere/x.gguf", "--name", "mine")
-    assert (2, 1) == (outcome.code, len(outcome.err.splitlines()))
+    assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
 
 
 def test_show_fits_a_screen(drivetrain: Terminal, play: Play) -> None:
@@ -127,14 +127,16 @@ def test_show_fits_a_screen(drivetrain: Terminal, play: Play) -> None:
         "details": {"format": "gguf", "family": "llama", "parameter_size": "134.52M", "quantization_level": "Q8_0"},
         "model_info": {"general.architecture": "llama", "llama.context_length": 8192, "llama.embedding_length": 576},
         "capabilities": ["completion", "tools"],
-        "parameters": "stop                           \"<|im_end|>\"\ntemperature                    0.2",
+        "parameters": 'stop                           "<|im_end|>"\ntemperature                    0.2',
         "system": "Be brief.",
         "license": "Apache\nLicense\nVersion 2.0",
         "template": "{{ .Prompt }}",
     }
     play({"POST /api/show": (200, answer)})
 
-    assert """\
+    assert (
+        drivetrain("show", "m").out
+        == """\
   Model
     architecture         llama
     parameters           134.52M
@@ -157,8 +159,9 @@ def test_show_fits_a_screen(drivetrain: Terminal, play: Play) -> None:
   License
     Apache
     License
-""" == drivetrain("show", "m").out
-    assert "{{ .Prompt }}\n" == drivetrain("show", "m", "--part", "template").out
+"""
+    )
+    assert drivetrain("show", "m", "--part", "template").out == "{{ .Prompt }}\n"
     assert answer == drivetrain("show", "m", "--json").json
 
 
@@ -166,16 +169,18 @@ def test_show_effective_names_the_origin_of_each_setting(drivetrain: Terminal, p
     effective = {"settings.n_ctx": {"value": 4096, "origin": "/h/engines/local/engine.json"}}
     server = play({"GET /v1/models/org/m:7b?effective=true": (200, {"id": "org/m:7b", "effective": effective})})
 
-    assert [
+    assert drivetrain("show", "org/m:7b", "--effective").out.splitlines() == [
         "SETTING          VALUE   FROM",
         "settings.n_ctx   4096    /h/engines/local/engine.json",
-    ] == drivetrain("show", "org/m:7b", "--effective").out.splitlines()
-    assert ["GET /v1/models/org/m:7b?effective=true"] == [route for route, _ in server.asked]
+    ]
+    assert [route for route, _ in server.asked] == ["GET /v1/models/org/m:7b?effective=true"]
 
 
 def test_create_sends_the_files_that_the_server_lacks(drivetrain: Terminal, play: Play, tmp_path: Path) -> None:
     (tmp_path / "w.gguf").write_bytes(b"weights")
-    (tmp_path / "Modelfile").write_text('FROM ./w.gguf\nPARAMETER temperature 0.5\nSYSTEM "Be brief."\nMESSAGE user hi\n')
+    (tmp_path / "Modelfile").write_text(
+        'FROM ./w.gguf\nPARAMETER temperature 0.5\nSYSTEM "Be brief."\nMESSAGE user hi\n'
+    )
     digest = f"sha256:{hashlib.sha256(b'weights').hexdigest()}"
     server = play(
         {
@@ -185,7 +190,7 @@ def test_create_sends_the_files_that_the_server_lacks(drivetrain: Terminal, play
         }
     )
 
-    assert 0 == drivetrain("create", "mine", "-f", str(tmp_path / "Modelfile")).code
+    assert drivetrain("create", "mine", "-f", str(tmp_path / "Modelfile")).code == 0
     assert [
         (f"HEAD /api/blobs/{digest}", None),
         (f"POST /api/blobs/{digest}", b"weights"),
@@ -207,21 +212,22 @@ def test_create_from_a_model_sends_its_name(drivetrain: Terminal, play: Play, tm
     (tmp_path / "Modelfile").write_text("FROM smollm2:135m\nPARAMETER stop a\nPARAMETER stop b\n")
     server = play({"POST /api/create": (200, [{"status": "success"}])})
 
-    assert 0 == drivetrain("create", "mine", "-f", str(tmp_path / "Modelfile"), "-q", "q4_K_M").code
-    assert {
+    assert drivetrain("create", "mine", "-f", str(tmp_path / "Modelfile"), "-q", "q4_K_M").code == 0
+    assert server.asked[0][1] == {
         "model": "mine",
         "from": "smollm2:135m",
         "parameters": {"stop": ["a", "b"]},
         "quantize": "q4_K_M",
         "stream": True,
-    } == server.asked[0][1]
+    }
 
 
 def test_create_names_what_is_missing(drivetrain: Terminal, tmp_path: Path) -> None:
     (tmp_path / "Modelfile").write_text("FROM ./none.gguf\n")
     (tmp_path / "Broken").write_text("FORM x\n")
 
-    assert (3, "Error: there is no file 'Modelfil'; name the Modelfile with -f\n") == drivetrain(
-        "create", "m", "-f", "Modelfil"
-    )[::2]
-    assert 1 == drivetrain("create", "m", "-f", str(tmp_path / "Broken")).code
+    assert drivetrain("create", "m", "-f", "Modelfil")[::2] == (
+        3,
+        "Error: there is no file 'Modelfil'; name the Modelfile with -f\n",
+    )
+    assert drivetrain("create", "m", "-f", str(tmp_path / "Broken")).code == 1

@@ -23,7 +23,9 @@ LAST = {
 
 
 def said(*texts: str, thinking: str = "") -> Answer:
-    frames = [{"message": {"role": "assistant", "content": "", "thinking": thinking}, "done": False}] if thinking else []
+    frames = (
+        [{"message": {"role": "assistant", "content": "", "thinking": thinking}, "done": False}] if thinking else []
+    )
     frames += [{"message": {"role": "assistant", "content": text}, "done": False} for text in texts]
     return 200, [*frames, {"model": "m", "message": {"role": "assistant", "content": ""}, **LAST}]
 
@@ -31,13 +33,13 @@ def said(*texts: str, thinking: str = "") -> Answer:
 def test_the_answer_is_told_as_it_comes_and_ends_its_line(drivetrain: Terminal, play: Play) -> None:
     server = play({"POST /api/chat": said("Hel", "lo \u2028\u0085", "wörld 🌍")})
 
-    assert (0, "Hello \u2028\u0085wörld 🌍\n", "") == drivetrain("run", "m", "say", "hello")
-    assert [
+    assert drivetrain("run", "m", "say", "hello") == (0, "Hello \u2028\u0085wörld 🌍\n", "")
+    assert server.asked == [
         (
             "POST /api/chat",
             {"model": "m", "messages": [{"role": "user", "content": "say hello"}], "options": {}, "stream": True},
         )
-    ] == server.asked
+    ]
 
 
 def test_everything_that_shapes_an_answer_is_sent(drivetrain: Terminal, play: Play, tmp_path: Path) -> None:
@@ -64,38 +66,38 @@ def test_everything_that_shapes_an_answer_is_sent(drivetrain: Terminal, play: Pl
 def test_piped_text_comes_before_the_prompt(drivetrain: Terminal, play: Play) -> None:
     server = play({"POST /api/chat": said("ok")})
     drivetrain("run", "m", "Sum it up.", piped="a long text\n")
-    assert "a long text\n\nSum it up." == server.asked[0][1]["messages"][0]["content"]
+    assert server.asked[0][1]["messages"][0]["content"] == "a long text\n\nSum it up."
 
 
 def test_without_a_word_the_model_is_loaded_only(drivetrain: Terminal, play: Play) -> None:
     server = play({"POST /api/chat": (200, {"done": True, "done_reason": "load"})})
-    assert (0, "", "") == drivetrain("run", "m")
-    assert [] == server.asked[0][1]["messages"]
+    assert drivetrain("run", "m") == (0, "", "")
+    assert server.asked[0][1]["messages"] == []
 
 
 def test_thinking_goes_to_standard_error(drivetrain: Terminal, play: Play) -> None:
     play({"POST /api/chat": said("4", thinking="two and two")})
-    assert "4\n" == drivetrain("run", "m", "2+2").out
+    assert drivetrain("run", "m", "2+2").out == "4\n"
     assert "two and two" in drivetrain("run", "m", "2+2").err
-    assert (0, "4\n", "") == drivetrain("run", "m", "2+2", "--hide-thinking")
+    assert drivetrain("run", "m", "2+2", "--hide-thinking") == (0, "4\n", "")
 
 
 def test_verbose_tells_the_timings(drivetrain: Terminal, play: Play) -> None:
     play({"POST /api/chat": said("hi")})
-    assert [
+    assert drivetrain("run", "m", "hi", "--verbose").err.splitlines() == [
         "total duration: 2.000 s",
         "load duration:  0.500 s",
         "prompt:         10 tokens in 0.500 s, 20.00 tokens/s",
         "answer:         4 tokens in 1.000 s, 4.00 tokens/s",
-    ] == drivetrain("run", "m", "hi", "--verbose").err.splitlines()
+    ]
 
 
 def test_json_is_one_whole_answer(drivetrain: Terminal, play: Play) -> None:
     play({"POST /api/chat": said("a", "b", thinking="t")})
     outcome = drivetrain("run", "m", "hi", "--json")
 
-    assert {"model": "m", "message": {"role": "assistant", "content": "ab", "thinking": "t"}, **LAST} == outcome.json
-    assert "" == outcome.err
+    assert outcome.json == {"model": "m", "message": {"role": "assistant", "content": "ab", "thinking": "t"}, **LAST}
+    assert outcome.err == ""
 
 
 def test_a_model_that_is_missing_is_pulled_first(drivetrain: Terminal, play: Play) -> None:
@@ -110,8 +112,8 @@ def test_a_model_that_is_missing_is_pulled_first(drivetrain: Terminal, play: Pla
 
     play({"POST /api/chat": chat, "POST /api/pull": pull})
 
-    assert (0, "hi\n", "pulling manifest\nsuccess\n") == drivetrain("run", "m", "hello")
-    assert ["m"] == there
+    assert drivetrain("run", "m", "hello") == (0, "hi\n", "pulling manifest\nsuccess\n")
+    assert there == ["m"]
 
 
 def test_a_model_that_cannot_be_pulled_is_not_found(drivetrain: Terminal, play: Play) -> None:
@@ -121,18 +123,18 @@ def test_a_model_that_cannot_be_pulled_is_not_found(drivetrain: Terminal, play: 
             "POST /api/pull": (500, {"error": "pull model manifest: file does not exist"}),
         }
     )
-    assert (
+    assert drivetrain("run", "m", "hi") == (
         3,
         "",
         'Error: model "m" not found, and it cannot be pulled: pull model manifest: file does not exist '
         "(the server answered 500)\n",
-    ) == drivetrain("run", "m", "hi")
+    )
 
 
 def test_an_answer_that_breaks_off_is_a_failure(drivetrain: Terminal, play: Play) -> None:
     frames: Any = said("Hel")[1]
     play({"POST /api/chat": (200, frames[:-1])})
-    assert (1, "Hel\n", "Error: the server broke off in the middle of the answer\n") == drivetrain("run", "m", "hi")
+    assert drivetrain("run", "m", "hi") == (1, "Hel\n", "Error: the server broke off in the middle of the answer\n")
 
 
 @pytest.mark.parametrize(
@@ -152,4 +154,4 @@ def test_flags_that_mean_nothing_are_refused(drivetrain: Terminal, flags: list[s
 def test_a_schema_is_sent_as_it_is(drivetrain: Terminal, play: Play) -> None:
     server = play({"POST /api/chat": said("{}")})
     drivetrain("run", "m", "hi", "--format", json.dumps({"type": "object"}))
-    assert {"type": "object"} == server.asked[0][1]["format"]
+    assert server.asked[0][1]["format"] == {"type": "object"}

@@ -26,13 +26,13 @@ def test_ps_shows_what_is_in_memory(drivetrain: Terminal, play: Play) -> None:
     play({"GET /api/ps": (200, LOADED)})
     lines = drivetrain("ps").out.splitlines()
 
-    assert "a:1b   cdcdcdcdcdcd   2 GB   25%/75% CPU/GPU   4096      forever" == lines[1]
+    assert lines[1] == "a:1b   cdcdcdcdcdcd   2 GB   25%/75% CPU/GPU   4096      forever"
     assert lines[2].startswith("b:1b   -              10 B   100% CPU          -         ")
-    assert LOADED == drivetrain("ps", "--json").json
+    assert drivetrain("ps", "--json").json == LOADED
 
 
 def test_ps_starts_no_server_to_say_that_nothing_is_loaded(drivetrain: Terminal) -> None:
-    assert {"models": []} == drivetrain("ps", "--json").json
+    assert drivetrain("ps", "--json").json == {"models": []}
     assert not drivetrain.home.exists()
 
 
@@ -47,7 +47,7 @@ def test_where_a_models_memory_is(total: int, on_gpu: int, shown: str) -> None:
 def test_stop_asks_for_no_more_time_in_memory(drivetrain: Terminal, play: Play) -> None:
     server = play({"POST /api/generate": (200, {"done": True, "done_reason": "unload"})})
 
-    assert (0, "", "") == drivetrain("stop", "a", "b")
+    assert drivetrain("stop", "a", "b") == (0, "", "")
     assert [("POST /api/generate", {"model": name, "keep_alive": 0, "stream": False}) for name in "ab"] == server.asked
 
 
@@ -72,9 +72,9 @@ def test_engines_shows_kind_health_and_loaded_models(drivetrain: Terminal, play:
     }
     play({"GET /v1/engines": (200, answer)})
 
-    assert [
+    assert drivetrain("engines").out.splitlines() == [
         "NAME    KIND       URL                     HEALTH                     LOADED",
         "local   llamacpp   -                       ready                      a:1b, b",
         "box-1   ollama     http://10.0.0.7:11434   down: connection refused   -",
-    ] == drivetrain("engines").out.splitlines()
+    ]
     assert answer == drivetrain("engines", "--json").json

@@ -389,7 +389,7 @@ def test_what_is_shown_reads_back_as_it_was(files: Files) -> None:
 def test_the_schema_agrees_with_the_loader(files: Files, text: str, valid: bool) -> None:
     from drivetrain.config.document import parse
 
-    assert valid == jsonschema_rs.validator_for(config.schema()).is_valid(parse(text, "f").data)
+    assert valid == jsonschema_rs.validator_for(config.json_schema()).is_valid(parse(text, "f").data)
 
 
 def test_the_home_is_the_environments_or_the_users(tmp_path: Path) -> None:

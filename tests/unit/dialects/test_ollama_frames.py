@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -47,7 +48,7 @@ from drivetrain.types import (
 AT = "2026-01-02T03:04:05.123456789Z"
 FOREIGN = Request(model="m", source=Source(dialect="openai.chat", fields={}))
 SAME = Request(model="m", source=Source(dialect="ollama.chat", fields={}))
-METRICS = {
+METRICS: dict[str, Any] = {
     "total_duration": 174560334,
     "load_duration": 101397084,
     "prompt_eval_count": 11,
@@ -57,20 +58,27 @@ METRICS = {
 }
 
 
-def frame(content: str = "", *, done: bool = False, thinking: str = "", calls: list[Any] | None = None, **top: Any) -> bytes:
+def frame(
+    content: str = "", *, done: bool = False, thinking: str = "", calls: list[Any] | None = None, **top: Any
+) -> bytes:
     said: dict[str, Any] = {"role": "assistant", "content": content}
     if thinking:
         said["thinking"] = thinking
     if calls:
         said["tool_calls"] = calls
-    return json.dumps({"model": "e", "created_at": AT, "message": said, "done": done, **top}, ensure_ascii=False).encode() + b"\n"
+    return (
+        json.dumps({"model": "e", "created_at": AT, "message": said, "done": done, **top}, ensure_ascii=False).encode()
+        + b"\n"
+    )
 
 
 def call(name: str, arguments: Any, **rest: Any) -> dict[str, Any]:
     return {"function": {"name": name, "arguments": arguments, **rest}}
 
 
-def read(pieces: Iterable[bytes], request: Request = FOREIGN, surface: OllamaSurface = CHAT) -> tuple[list[Event], str | None]:
+def read(
+    pieces: Iterable[bytes], request: Request = FOREIGN, surface: OllamaSurface = CHAT
+) -> tuple[list[Event], str | None]:
     """The events, and the error that ended them, if one did."""
     decoder, events = surface.decoder(request), list[Event]()
     try:
@@ -100,7 +108,15 @@ def test_generate_frames() -> None:
     lines = [
         {"model": "e", "created_at": AT, "response": "", "thinking": "hm", "done": False},
         {"model": "e", "created_at": AT, "response": "Hi", "done": False},
-        {"model": "e", "created_at": AT, "response": "!", "done": True, "done_reason": "length", "context": [1, 2], "eval_count": 2},
+        {
+            "model": "e",
+            "created_at": AT,
+            "response": "!",
+            "done": True,
+            "done_reason": "length",
+            "context": [1, 2],
+            "eval_count": 2,
+        },
     ]
     events, error = read([json.dumps(line).encode() + b"\n" for line in lines], surface=GENERATE)
     assert error is None
@@ -141,7 +157,9 @@ def test_an_engines_call_id_is_kept_and_a_missing_one_depends_on_the_frame() -> 
 
 
 def test_empty_tool_calls_with_text_are_text() -> None:  # litellm#29286
-    line = json.dumps({"message": {"role": "assistant", "content": "x", "tool_calls": []}, "done": False}).encode() + b"\n"
+    line = (
+        json.dumps({"message": {"role": "assistant", "content": "x", "tool_calls": []}, "done": False}).encode() + b"\n"
+    )
     assert read([line, frame(done=True)])[0][0] == TextDelta(text="x")
 
 
@@ -153,7 +171,12 @@ def test_logprobs() -> None:
 
 
 def test_null_members_are_absent_ones() -> None:
-    line = b'{"model":"e","message":{"role":"assistant","content":null,"thinking":null,"tool_calls":null},"logprobs":null,"error":null}\n'
+    nulls = {
+        "message": {"role": "assistant", "content": None, "thinking": None, "tool_calls": None},
+        "logprobs": None,
+        "error": None,
+    }
+    line = json.dumps({"model": "e", **nulls}).encode() + b"\n"
     assert read([line, frame(done=True)])[0] == [ChoiceFinished(reason="stop"), Finished()]
 
 
@@ -211,7 +234,9 @@ BROKEN = frame("Hel") + frame("lo") + b'{"error":"it broke"}\n'
 
 @pytest.mark.parametrize("request_", [FOREIGN, SAME], ids=["foreign", "same"])
 @pytest.mark.parametrize("stream", [STREAM, BROKEN, BROKEN[:-10]], ids=["whole", "error", "truncated"])
-def test_a_stream_cut_at_every_byte_gives_the_same_events(stream: bytes, request_: Request) -> None:  # rig#1758, llama.cpp#28926
+def test_a_stream_cut_at_every_byte_gives_the_same_events(
+    stream: bytes, request_: Request
+) -> None:  # rig#1758, llama.cpp#28926
     whole = read([stream], request_)
     assert len(whole[0]) > 1
     for cut in range(len(stream) + 1):
@@ -222,7 +247,7 @@ def test_a_stream_cut_at_every_byte_gives_the_same_events(stream: bytes, request
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_any_cuts_give_the_same_events(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
-    assert read([STREAM[a:b] for a, b in zip(edges, edges[1:], strict=False)], SAME) == read([STREAM], SAME)
+    assert read([STREAM[a:b] for a, b in pairwise(edges)], SAME) == read([STREAM], SAME)
 
 
 # --- errors in a stream -----------------------------------------------------------------------------------------------
@@ -251,7 +276,9 @@ def test_a_stream_without_its_final_frame_has_failed(end: bytes) -> None:
     assert error.startswith("EngineFailed: ")
 
 
-@pytest.mark.parametrize("junk", [b"<html>bad gateway</html>\n", b"[1]\n", b'{"message":5}\n', b"\xff\n", b'{"a":' + b"[" * 99999 + b"\n"])
+@pytest.mark.parametrize(
+    "junk", [b"<html>bad gateway</html>\n", b"[1]\n", b'{"message":5}\n', b"\xff\n", b'{"a":' + b"[" * 99999 + b"\n"]
+)
 def test_what_is_no_frame_is_the_engines_failure(junk: bytes) -> None:
     _, error = read([junk])
     assert error is not None

@@ -34,7 +34,20 @@ def test_parts_that_are_missing_are_filled_in_and_hidden_when_shown(text: str, f
     "text",
     [
         *("", ":", "/", "a:", ":b", "a/", "/a", "a//b", "a b", "a:b:c", "a/b/c/d", ".a", "-a", "a/.b", "..", "a..b"),
-        *("../a", "a/../b", "/etc/passwd", "a\\b", "a\0b", "C:\\x", "a:../b", "n.s/m", "ä", "a%2fb", "a\n", "\uff0e\uff0e/a"),
+        *(
+            "../a",
+            "a/../b",
+            "/etc/passwd",
+            "a\\b",
+            "a\0b",
+            "C:\\x",
+            "a:../b",
+            "n.s/m",
+            "ä",
+            "a%2fb",
+            "a\n",
+            "\uff0e\uff0e/a",
+        ),
         *("x" * 81, "a:" + "x" * 81, "x" * 81 + "/a", "h" * 351 + "/n/m", "a@sha256:" + "0" * 64),
     ],
 )
@@ -81,6 +94,14 @@ def test_what_is_shown_is_the_name_again(text: str) -> None:
 def test_a_digest_is_64_hex_digits() -> None:
     assert names.digest("sha256:" + "aB" * 32) == "ab" * 32
     assert names.digest("sha256-" + "0" * 64) == "0" * 64
-    for bad in ("", "ab" * 32, "sha256:", "sha256:" + "g" * 64, "sha256:" + "a" * 63, "sha256:../" + "a" * 61, "md5:" + "a" * 64):
+    for bad in (
+        "",
+        "ab" * 32,
+        "sha256:",
+        "sha256:" + "g" * 64,
+        "sha256:" + "a" * 63,
+        "sha256:../" + "a" * 61,
+        "md5:" + "a" * 64,
+    ):
         with pytest.raises(BadRequest, match="invalid digest format"):
             names.digest(bad)

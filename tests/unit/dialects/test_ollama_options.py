@@ -13,8 +13,19 @@ from drivetrain.types import Grammar, JsonObject, JsonSchema, OutputFormat, Samp
 
 
 def test_options_become_sampling_and_the_rest_stays() -> None:
-    said = {"temperature": 1, "num_predict": 5, "stop": ["a", ""], "num_ctx": 4096, "mirostat": 2, "unknown": object(), "seed": None}
-    assert options.read(said) == ({"temperature": 1.0, "max_tokens": 5, "stop": ("a",)}, {"num_ctx": 4096, "mirostat": 2})
+    said = {
+        "temperature": 1,
+        "num_predict": 5,
+        "stop": ["a", ""],
+        "num_ctx": 4096,
+        "mirostat": 2,
+        "unknown": object(),
+        "seed": None,
+    }
+    assert options.read(said) == (
+        {"temperature": 1.0, "max_tokens": 5, "stop": ("a",)},
+        {"num_ctx": 4096, "mirostat": 2},
+    )
     assert options.read(None) == ({}, {})
 
 
@@ -67,7 +78,10 @@ _SAMPLING = st.builds(
 
 @given(_SAMPLING, st.dictionaries(st.sampled_from(["num_ctx", "num_batch", "num_keep"]), st.integers(1, 9999)))
 def test_what_is_written_is_read_again(sampling: Sampling, rest: dict[str, Any]) -> None:
-    written = {name: list(value) if isinstance(value, tuple) else value for name, value in options.write(sampling, rest).items()}
+    written = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in options.write(sampling, rest).items()
+    }
     said, others = options.read(written)
     assert Sampling(**said) == sampling
     assert others == rest
@@ -122,7 +136,12 @@ def test_think_levels() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [("num_ctx", "4096", 4096), ("temperature", "0.7", 0.7), ("use_mmap", "false", False), ("stop", "<|end|>", "<|end|>")],
+    [
+        ("num_ctx", "4096", 4096),
+        ("temperature", "0.7", 0.7),
+        ("use_mmap", "false", False),
+        ("stop", "<|end|>", "<|end|>"),
+    ],
 )
 def test_modelfile_parameters_are_typed(name: str, text: str, value: Any) -> None:
     assert options.parameter(name, text) == value

@@ -65,7 +65,7 @@ def read(events: Sequence[Event], surface: OllamaSurface = CHAT) -> list[dict[st
 
 
 def test_a_chat_stream() -> None:
-    events = [TextDelta(text='He"l'), ReasoningDelta(text="hm"), ChoiceFinished(reason="stop"), Finished()]
+    events: list[Event] = [TextDelta(text='He"l'), ReasoningDelta(text="hm"), ChoiceFinished(reason="stop"), Finished()]
     assert lines(events) == [
         HEAD + '"message":{"role":"assistant","content":"He\\"l"},"done":false}',
         HEAD + '"message":{"role":"assistant","content":"","thinking":"hm"},"done":false}',
@@ -74,7 +74,7 @@ def test_a_chat_stream() -> None:
 
 
 def test_a_generate_stream() -> None:
-    events = [TextDelta(text="Hé"), ReasoningDelta(text="hm"), ChoiceFinished(reason="length"), END]
+    events: list[Event] = [TextDelta(text="Hé"), ReasoningDelta(text="hm"), ChoiceFinished(reason="length"), END]
     frames = read(events, GENERATE)
     stamped = {"model": "m", "created_at": AT}
     assert frames[0] == {**stamped, "response": "Hé", "done": False}
@@ -124,7 +124,11 @@ def test_tool_calls_come_whole_before_the_final_frame() -> None:
 
 
 def test_arguments_that_are_no_object_are_wrapped() -> None:
-    events = [ToolCallStart(call=0, id="c", name="f"), ToolCallDelta(call=0, arguments='{"a": '), Finished()]
+    events: list[Event] = [
+        ToolCallStart(call=0, id="c", name="f"),
+        ToolCallDelta(call=0, arguments='{"a": '),
+        Finished(),
+    ]
     assert read(events)[0]["message"]["tool_calls"][0]["function"]["arguments"] == {"text": '{"a": '}
 
 
@@ -138,7 +142,9 @@ def test_logprobs() -> None:
 
 
 @pytest.mark.parametrize("surface", [CHAT, GENERATE])
-def test_progress_is_an_empty_frame_and_never_done(surface: OllamaSurface) -> None:  # ollama-python#393, langchain#34918
+def test_progress_is_an_empty_frame_and_never_done(
+    surface: OllamaSurface,
+) -> None:  # ollama-python#393, langchain#34918
     frame = read([Progress(stage="loading", fraction=0.5)], surface)[0]
     assert frame["done"] is False
     assert "done_reason" not in frame
@@ -158,11 +164,14 @@ def test_an_error_is_one_last_line() -> None:
 _EVENTS = st.one_of(
     st.builds(TextDelta, text=st.text()),
     st.builds(ReasoningDelta, text=st.text()),
-    st.builds(LogprobDelta, tokens=st.lists(st.builds(TokenLogprob, token=st.text(), logprob=st.floats(-9, 0)), max_size=2).map(tuple)),
+    st.builds(
+        LogprobDelta,
+        tokens=st.lists(st.builds(TokenLogprob, token=st.text(), logprob=st.floats(-9, 0)), max_size=2).map(tuple),
+    ),
     st.just(Progress(stage="queued")),
     st.just(Opaque()),
     st.builds(ToolCallStart, call=st.integers(0, 2), id=st.text(max_size=4), name=st.text(min_size=1, max_size=4)),
-    st.builds(ToolCallDelta, call=st.integers(0, 2), arguments=st.text("{}[]\",:\n1a ", max_size=6)),
+    st.builds(ToolCallDelta, call=st.integers(0, 2), arguments=st.text('{}[]",:\n1a ', max_size=6)),
 )
 
 
@@ -205,7 +214,13 @@ _ENDS = st.builds(
 )
 
 
-@given(st.lists(_CONTENT, max_size=6), st.integers(0, 2), st.sampled_from(["stop", "length"]), _ENDS, st.sampled_from([CHAT, GENERATE]))
+@given(
+    st.lists(_CONTENT, max_size=6),
+    st.integers(0, 2),
+    st.sampled_from(["stop", "length"]),
+    _ENDS,
+    st.sampled_from([CHAT, GENERATE]),
+)
 def test_a_stream_decodes_to_the_events_it_was_encoded_from(
     content: list[Event], calls: int, reason: FinishReason, end: Finished, surface: OllamaSurface
 ) -> None:
@@ -235,7 +250,9 @@ def test_an_engines_frames_go_out_as_they_came_but_for_the_models_name() -> None
     asked = CHAT.decode_request(b'{"model":"public","messages":[{"role":"user","content":"x"}]}')
     decoder = CHAT.decoder(msgspec.structs.replace(asked, model="e<:1"))
     events = decoder.feed("\n".join(frames).encode() + b"\n")
-    assert lines(events, request=asked) == [frame.replace('"model":"e\\u003c:1"', '"model":"public"') for frame in frames]
+    assert lines(events, request=asked) == [
+        frame.replace('"model":"e\\u003c:1"', '"model":"public"') for frame in frames
+    ]
 
 
 def test_an_engines_tool_calls_do_not_go_out_twice() -> None:
@@ -258,8 +275,16 @@ def test_an_answer_that_is_not_streamed_keeps_what_only_the_engine_knows() -> No
     response = fold(GENERATE.decoder(asked).feed(engine))
     whole = json.loads(GENERATE.reply(asked, id="", created_s=AT_S).whole(response))
     assert whole == {
-        **{"model": "public", "created_at": AT, "response": "Hi", "done": True, "done_reason": "stop"},
-        **{"context": [1, 2], "total_duration": 99, "load_duration": 7, "eval_count": 2, "remote_host": "h"},
+        "model": "public",
+        "created_at": AT,
+        "response": "Hi",
+        "done": True,
+        "done_reason": "stop",
+        "context": [1, 2],
+        "total_duration": 99,
+        "load_duration": 7,
+        "eval_count": 2,
+        "remote_host": "h",
     }
 
 

@@ -148,7 +148,18 @@ _JSON = st.recursive(
 )
 _MEMBERS = st.sampled_from(
     [
-        *("messages", "tools", "format", "options", "keep_alive", "think", "stream", "logprobs", "top_logprobs", "prompt"),
+        *(
+            "messages",
+            "tools",
+            "format",
+            "options",
+            "keep_alive",
+            "think",
+            "stream",
+            "logprobs",
+            "top_logprobs",
+            "prompt",
+        ),
         *("suffix", "system", "template", "context", "raw", "images", "truncate", "shift"),
     ]
 )
@@ -181,7 +192,9 @@ def test_images_become_data_urls_of_their_format() -> None:
     )
 
 
-@pytest.mark.parametrize("image", ["http://example.com/a.png", "not base64!", "", base64.b64encode(b"text").decode(), "é"])
+@pytest.mark.parametrize(
+    "image", ["http://example.com/a.png", "not base64!", "", base64.b64encode(b"text").decode(), "é"]
+)
 def test_a_bad_image_is_the_callers_mistake(image: str) -> None:  # llama.cpp#26770: a server answered 500
     with pytest.raises(BadRequest) as refused:
         chat(messages=[{"role": "user", "content": "", "images": [image]}])
@@ -203,29 +216,38 @@ def test_arguments_may_be_an_object_in_a_text_but_nothing_else() -> None:
 
     assert arguments('{"a": 1}') == '{"a":1}'
     assert arguments(None) == arguments({}) == "{}"
+    bad: Any
     for bad in ("text", [], 5, "[1]"):
         with pytest.raises(BadRequest, match=r"messages\[0\].tool_calls\[0\].function.arguments is no JSON object"):
             arguments(bad)
 
 
 def test_a_tools_result_finds_its_call_by_name_and_order() -> None:
-    calls = [{"function": {"name": name, "arguments": {}}} for name in ("f", "g", "f")]
+    calls: list[Any] = [{"function": {"name": name, "arguments": {}}} for name in ("f", "g", "f")]
     results = [{"role": "tool", "tool_name": name, "content": "r"} for name in ("g", "f", "f")]
     request = chat(messages=[{"role": "assistant", "tool_calls": calls}, *results])
     ids = [call.id for call in request.messages[0].tool_calls]
     assert len(set(ids)) == 3
-    assert [(said.name, said.tool_call_id) for said in request.messages[1:]] == [("g", ids[1]), ("f", ids[0]), ("f", ids[2])]
+    assert [(said.name, said.tool_call_id) for said in request.messages[1:]] == [
+        ("g", ids[1]),
+        ("f", ids[0]),
+        ("f", ids[2]),
+    ]
 
 
 def test_a_tools_result_with_an_id_finds_its_name() -> None:
-    calls = [{"id": "c1", "function": {"name": "f", "arguments": {}}}, {"id": "c2", "function": {"name": "g", "arguments": {}}}]
+    calls = [
+        {"id": "c1", "function": {"name": "f", "arguments": {}}},
+        {"id": "c2", "function": {"name": "g", "arguments": {}}},
+    ]
     results = [{"role": "tool", "tool_call_id": "c2", "content": "r"}, {"role": "tool", "content": "r"}]
     request = chat(messages=[{"role": "assistant", "tool_calls": calls}, *results])
     assert [(said.name, said.tool_call_id) for said in request.messages[1:]] == [("g", "c2"), ("f", "c1")]
 
 
 def test_tools_keep_their_schema_verbatim() -> None:
-    body = b'{"model":"m","tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"b":1, "a":2}}}]}'
+    function = b'{"name":"f","description":"d","parameters":{"b":1, "a":2}}'
+    body = b'{"model":"m","tools":[{"type":"function","function":' + function + b"}]}"
     assert CHAT.decode_request(body).tools == (Tool(name="f", description="d", parameters=Raw(b'{"b":1, "a":2}')),)
 
 
@@ -243,7 +265,9 @@ def test_a_prompt_with_system_and_images_becomes_messages() -> None:
 
 def test_raw_and_suffix_become_a_completion() -> None:
     assert generate(prompt="a", raw=True).completion == Completion(prompts=("a",))
-    assert generate(prompt="a", suffix="c", logprobs=True).completion == Completion(prompts=("a",), suffix="c", logprobs=0)
+    assert generate(prompt="a", suffix="c", logprobs=True).completion == Completion(
+        prompts=("a",), suffix="c", logprobs=0
+    )
     assert generate(prompt="a", raw=True).messages == ()
 
 
@@ -257,7 +281,9 @@ def test_raw_excludes_what_a_template_would_place(other: dict[str, Any]) -> None
 def test_a_template_in_the_request_makes_the_prompt() -> None:
     template = "{{ if .System }}<s>{{ .System }}</s>{{ end }}<u>{{ .Prompt }}</u><a>{{ .Response }}</a>"
     assert generate(prompt="hi", template=template).completion == Completion(prompts=("<u>hi</u><a>",))
-    assert generate(prompt="hi", system="S", template=template).completion == Completion(prompts=("<s>S</s><u>hi</u><a>",))
+    assert generate(prompt="hi", system="S", template=template).completion == Completion(
+        prompts=("<s>S</s><u>hi</u><a>",)
+    )
     with pytest.raises(Unsupported, match=r"range .Messages"):
         generate(prompt="hi", template="{{ range .Messages }}{{ .Content }}{{ end }}")
 
@@ -309,7 +335,9 @@ def test_a_request_from_another_dialect_is_said_in_ollamas_words() -> None:
         messages=(
             message("developer", "Be brief."),
             Message(role="user", content=(Text(text="see"), Image(url=f"data:image/png;base64,{PNG}"))),
-            message("assistant", "", reasoning="hm", tool_calls=(ToolCall(id="c1", name="f", arguments='{"b":1,"a":2}'),)),
+            message(
+                "assistant", "", reasoning="hm", tool_calls=(ToolCall(id="c1", name="f", arguments='{"b":1,"a":2}'),)
+            ),
             message("tool", "42", tool_call_id="c1"),
         ),
         sampling=Sampling(max_tokens=9, temperature=0.5, stop=("END",), logprobs=True, top_logprobs=3),
@@ -369,14 +397,28 @@ def test_tool_choice_none_leaves_the_tools_out() -> None:
 
 def test_a_completion_goes_out_raw_or_with_its_suffix() -> None:
     request = foreign(completion=Completion(prompts=("a",), logprobs=2))
-    expected = {"model": "engine-model", "prompt": "a", "raw": True, "stream": True, "logprobs": True, "top_logprobs": 2}
+    expected = {
+        "model": "engine-model",
+        "prompt": "a",
+        "raw": True,
+        "stream": True,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
     assert surface_for(request) is GENERATE
     assert sent(GENERATE.encode_request(request)) == expected
     request = foreign(completion=Completion(prompts=("a",), suffix="c"))
-    assert sent(GENERATE.encode_request(request)) == {"model": "engine-model", "prompt": "a", "suffix": "c", "stream": True}
+    assert sent(GENERATE.encode_request(request)) == {
+        "model": "engine-model",
+        "prompt": "a",
+        "suffix": "c",
+        "stream": True,
+    }
 
 
-@pytest.mark.parametrize("completion", [{"prompts": ("a", "b")}, {"prompts": ((1, 2),)}, {"prompts": ("a",), "echo": True}])
+@pytest.mark.parametrize(
+    "completion", [{"prompts": ("a", "b")}, {"prompts": ((1, 2),)}, {"prompts": ("a",), "echo": True}]
+)
 def test_completions_that_ollama_cannot_make(completion: dict[str, Any]) -> None:
     with pytest.raises(Unsupported):
         GENERATE.encode_request(foreign(completion=Completion(**completion)))
@@ -399,7 +441,8 @@ def test_the_same_surface_keeps_every_byte_but_model_and_stream() -> None:
     )
     request = msgspec.structs.replace(CHAT.decode_request(body), model="engine-model")
     assert CHAT.encode_request(request) == (
-        b'{"model":"engine-model","messages":[ {"role":"user","content":"x","odd":1} ],"stream":true,"mystery":[1.0,  2],'
+        b'{"model":"engine-model","messages":[ {"role":"user","content":"x","odd":1} ],"stream":true,'
+        b'"mystery":[1.0,  2],'
         b'"options":{"temperature":1.0,"brand_new":true,"num_predict":-1}}'
     )
 
@@ -451,7 +494,8 @@ def _turns(draw: st.DrawFn) -> tuple[Message, ...]:
         text = draw(_WORDS)
         if kind == "calls":
             calls = tuple(
-                ToolCall(id=f"c{turn}_{at}", name=draw(_NAMES), arguments=draw(_OBJECT_TEXTS)) for at in range(draw(st.integers(1, 2)))
+                ToolCall(id=f"c{turn}_{at}", name=draw(_NAMES), arguments=draw(_OBJECT_TEXTS))
+                for at in range(draw(st.integers(1, 2)))
             )
             messages.append(message("assistant", text, reasoning=draw(_WORDS), tool_calls=calls))
             messages += [message("tool", draw(_WORDS), tool_call_id=call.id, name=call.name) for call in calls]
@@ -482,7 +526,8 @@ _COMMON: dict[str, st.SearchStrategy[Any]] = {
     "stream": st.just(True),
 }
 _TOOLS = st.lists(
-    st.builds(Tool, name=_NAMES, description=_WORDS, parameters=_OBJECT_TEXTS.map(lambda text: Raw(text.encode()))), max_size=2
+    st.builds(Tool, name=_NAMES, description=_WORDS, parameters=_OBJECT_TEXTS.map(lambda text: Raw(text.encode()))),
+    max_size=2,
 ).map(tuple)
 
 

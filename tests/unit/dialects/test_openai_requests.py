@@ -93,7 +93,9 @@ def test_reads_sampling_under_openai_and_engine_names() -> None:
 
 def test_null_means_not_said() -> None:
     request = chat(temperature=None, stop=None, tools=None, stream=None, stream_options=None, response_format=None)
-    assert replace(request, source=None) == Request(model="m", messages=(Message(role="user", content=(Text(text="Hello"),)),))
+    assert replace(request, source=None) == Request(
+        model="m", messages=(Message(role="user", content=(Text(text="Hello"),)),)
+    )
 
 
 def test_reads_messages_of_every_role() -> None:
@@ -180,7 +182,12 @@ def test_reads_legacy_functions_as_tools() -> None:
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, JsonObject()),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"a": 1}, "strict": True}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": {"a": 1}, "strict": True},
+                }
+            },
             JsonSchema(schema=msgspec.Raw(b'{"a":1}'), name="n", strict=True),
         ),
         (
@@ -252,7 +259,11 @@ def test_a_token_limit_of_minus_one_means_none() -> None:
             "'response_format.type' is \"xml\"; expected one of text, json_object, json_schema",
             "response_format.type",
         ),
-        ({"response_format": {"type": "json_schema"}}, "'response_format.json_schema' is missing", "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema"}},
+            "'response_format.json_schema' is missing",
+            "response_format.json_schema",
+        ),
         ({"tools": [{"type": "function"}]}, "'tools[0].function' is missing", "tools[0].function"),
         (
             {"messages": [{"role": "robot", "content": "x"}]},
@@ -318,7 +329,7 @@ def test_prompts_that_make_no_sense_are_refused(prompt: Any) -> None:
 @pytest.mark.parametrize("member", sorted(ChatIn.__struct_fields__))
 def test_no_value_of_any_member_is_anything_but_read_or_refused(member: str, value: Any) -> None:
     text = str(value) if value == 10**30 else msgspec.json.encode(value).decode()
-    body = '{"model":"m","messages":[{"role":"user","content":"x"}],"%s":%s}' % (member, text)
+    body = f'{{"model":"m","messages":[{{"role":"user","content":"x"}}],"{member}":{text}}}'
     try:
         CHAT.decode_request(body.encode())
     except CallerError as error:

@@ -74,7 +74,7 @@ def details(model: Model) -> dict[str, Any]:
         "parent_model": "",
         "format": model.format,
         "family": model.family,
-        "families": [model.family] if model.family else None,
+        "families": [model.family] if model.family else [],
         "parameter_size": model.parameter_size,
         "quantization_level": model.quantization,
         **{name: length for name, length in lengths.items() if length},

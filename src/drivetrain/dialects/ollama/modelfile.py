@@ -67,8 +67,7 @@ def _statements(text: str) -> Iterator[tuple[int, str, str]]:
         said = line.strip()
         if not said or said.startswith("#"):
             continue
-        word, _, rest = said.partition(" ") if " " in said else said.partition("\t")
-        word = word.lower()
+        word = said.split(None, 1)[0].lower()
         if word not in _WORDS and word != "requires":
             expected = ", ".join(f'"{known}"' for known in _WORDS)
             raise BadRequest(f'(line {number}): command must be one of {expected}, or "requires"')

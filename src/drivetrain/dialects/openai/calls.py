@@ -9,6 +9,8 @@ from hashlib import blake2b
 from drivetrain.dialects.openai import messages, wire
 from drivetrain.types import Event, ToolCallDelta, ToolCallStart
 
+_NO_FUNCTION = wire.FunctionDelta()
+
 
 class Calls:
     """The calls of one choice so far."""
@@ -24,32 +26,27 @@ class Calls:
 
     def take(self, delta: wire.CallDelta, choice: int, frame: bytes) -> tuple[list[Event], bool]:
         """The events of a delta, and whether its frame says the same: a dubious index or a missing id is mended."""
-        position = self._find(delta)
+        function = delta.function if delta.function is not None else _NO_FUNCTION
+        position = self._find(delta.index, delta.id, named=bool(function.name))
         events: list[Event] = []
-        sound = delta.index is not None
+        sound = delta.index is not None and not isinstance(function.arguments, dict)
         if position is None:
             position = self._open(delta)
             id = delta.id or _invented(frame, position)
-            name = delta.function.name if delta.function is not None else None
-            events.append(ToolCallStart(index=choice, call=position, id=id, name=name or ""))
+            events.append(ToolCallStart(index=choice, call=position, id=id, name=function.name or ""))
             sound = sound and bool(delta.id)
-        text = messages.arguments(delta.function.arguments) if delta.function is not None else ""
-        if text:
+        if text := messages.arguments(function.arguments):
             events.append(ToolCallDelta(index=choice, call=position, arguments=text))
-            sound = (
-                sound and isinstance(delta.function, wire.FunctionDelta) and isinstance(delta.function.arguments, str)
-            )
         return events, sound and position == delta.index
 
-    def _find(self, delta: wire.CallDelta) -> int | None:
+    def _find(self, index: int | None, id: str | None, *, named: bool) -> int | None:
         """The position of a call that goes on; None if a new one begins."""
-        named = delta.function is not None and bool(delta.function.name)
-        if delta.index is None:
-            if delta.id:
-                return self._ids.index(delta.id) if delta.id in self._ids else None
+        if index is None:
+            if id:
+                return self._ids.index(id) if id in self._ids else None
             return None if named or not self._ids else len(self._ids) - 1
-        position = self._at.get(delta.index)
-        if position is not None and named and delta.id and delta.id != self._ids[position]:
+        position = self._at.get(index)
+        if position is not None and named and id and id != self._ids[position]:
             return None  # another call under a used index
         return position
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, get_args
 
 import msgspec
+from msgspec import Raw
 
 from drivetrain.dialects.openai import invalid, wire
 from drivetrain.errors import BadRequest, Unsupported
@@ -95,7 +96,17 @@ def decode_tools(tools: Iterable[wire.ToolIn]) -> tuple[Tool, ...]:
 
 
 def decode_function(given: wire.FunctionTool) -> Tool:
-    return Tool(name=given.name, description=given.description or "", parameters=given.parameters, strict=given.strict)
+    return Tool(
+        name=given.name,
+        description=given.description or "",
+        parameters=schema(given.parameters),
+        strict=given.strict,
+    )
+
+
+def schema(given: Raw) -> Raw:
+    """A schema verbatim; null is one that allows anything."""
+    return Raw(b"{}") if bytes(given) == b"null" else given
 
 
 def decode_choice(choice: str | Mapping[str, Any] | None, param: str = "tool_choice") -> ToolChoice | None:

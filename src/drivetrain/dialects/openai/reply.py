@@ -1,7 +1,7 @@
 """Answers to callers of chat completions and completions, streamed or whole.
 
-An engine's own frames are forwarded with nothing changed but the model's name. Frames of ours take up the id and the
-time of creation of the engine's, so that all chunks of one answer agree.
+An engine's own frames are forwarded with nothing changed but the model's name, and a creation time that moves. Frames
+of ours take up the id and the time of creation of the engine's, so that all chunks of one answer agree.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,48 +43,48 @@ class Frames:
         self._include_usage = request.include_usage
         self._object = object
         self._model = _encode(request.model)
-        self._ours = b""  # the member `model` as the caller sees it, written as the engine writes it
-        self._theirs = b"\0"  # in no frame
+        self._theirs = b"\0"  # an engine's `model` and `created`, as its frames write them; at first, in no frame
+        self._ours = b""  # the same as the caller sees it
         self._agree = False
         self._id, self._created = _encode(id), b"%d" % created_s
-        self._write_heads()
+        self._head = b""
 
-    def _write_heads(self) -> None:
-        common = (self._id, self._object.encode(), self._created, self._model)
-        self._head = b'data: {"id":%b,"object":"%b","created":%b,"model":%b' % common
-        self._choice_head = self._head + b',"choices":[{"index":'
-        self._choice_tail = b'}],"usage":null}\n\n' if self._include_usage else b"}]}\n\n"
+    def _begin(self) -> bytes:
+        """What every frame of ours begins with; settled by the first one that is written."""
+        if not self._head:
+            common = (self._id, self._object.encode(), self._created, self._model)
+            self._head = b'data: {"id":%b,"object":"%b","created":%b,"model":%b' % common
+        return self._head
 
     def forward(self, raw: bytes) -> bytes:
-        """An engine's frame under the public name of the model."""
+        """An engine's frame under the public name of the model, and with one time of creation in all frames (llama.cpp
+        writes the current time into each)."""
         if self._agree:
             return raw if self._theirs in raw else self._learn(raw)
         renamed = raw.replace(self._theirs, self._ours)
         return self._learn(raw) if renamed is raw else renamed  # bytes with nothing to replace are returned themselves
 
     def _learn(self, raw: bytes) -> bytes:
-        """A frame whose model is written in a new way, the first one above all."""
+        """A frame that names the model, or dates itself, in a way not met before; the first one above all."""
         members = _object(raw)
         if not self.begun:
-            self.begun = True
-            self._id, self._created = (
-                bytes(members.get(*own)) for own in (("id", self._id), ("created", self._created))
-            )
-            self._write_heads()
-        name = bytes(members.get("model", b""))
-        for colon in (b":", b": "):
-            theirs = b'"model"' + colon + name
-            if name and theirs in raw:
-                self._theirs, self._ours = theirs, b'"model"' + colon + self._model
-                self._agree = theirs == self._ours
-                return raw.replace(theirs, self._ours)
-        if not name:
-            return raw
-        return sse.frame(_encode({**members, "model": Raw(self._model)}))
+            self.begun, self._head = True, b""
+            self._id = bytes(members.get("id", self._id))
+            self._created = bytes(members.get("created", self._created))
+        ours = {"created": self._created, "model": self._model}
+        ours = {name: value for name, value in ours.items() if name in members}
+        for wanted in (ours, {name: value for name, value in ours.items() if name == "model"}):
+            stretch = _stretch(raw, members, wanted)
+            if stretch is not None:
+                self._theirs, self._ours = stretch
+                self._agree = self._theirs == self._ours
+                return raw.replace(self._theirs, self._ours)
+        return sse.frame(_encode({**members, **{name: Raw(value) for name, value in ours.items()}})) if ours else raw
 
     def choice(self, index: int, body: bytes) -> bytes:
         """A frame of ours with one choice; `body` holds its members but for the index."""
-        return self._choice_head + b"%d," % index + body + self._choice_tail
+        tail = b'}],"usage":null}\n\n' if self._include_usage else b"}]}\n\n"
+        return b'%b,"choices":[{"index":%d,%b%b' % (self._begin(), index, body, tail)
 
     def end(self, done: Finished) -> bytes:
         if not self._include_usage:
@@ -92,13 +92,34 @@ class Frames:
         if done.raw:
             return self.forward(done.raw) + sse.DONE
         members = {**done.extra, "choices": [], "usage": encode_usage(done.usage)}
-        return self._head + b"," + _encode(members)[1:] + b"\n\n" + sse.DONE
+        return self._begin() + b"," + _encode(members)[1:] + b"\n\n" + sse.DONE
 
 
 def _object(raw: bytes) -> Mapping[str, Raw]:
     """The members of the object in an engine's frame."""
     frame = sse.last(raw)
     return {} if frame is None else _members(frame[0])
+
+
+def _stretch(raw: bytes, members: Mapping[str, Raw], ours: Mapping[str, bytes]) -> tuple[bytes, bytes] | None:
+    """The bytes from the first to the last of these members, as they are and as the caller sees them. None if they
+    cannot be found in any usual way of writing, or have the content between them."""
+    places = []
+    for name, value in ours.items():
+        theirs = bytes(members[name])
+        heads = (b'"%b":' % name.encode(), b'"%b": ' % name.encode())
+        found = [(at, at + len(head), len(theirs), value) for head in heads if (at := raw.find(head + theirs)) >= 0]
+        if not found:
+            return None
+        places.append(found[0])
+    if not places:
+        return None
+    start = end = min(places)[0]
+    written = []
+    for _, value_at, length, value in sorted(places):
+        written += [raw[end:value_at], value]
+        end = value_at + length
+    return None if b'"choices"' in raw[start:end] else (raw[start:end], b"".join(written))
 
 
 def progress(event: Progress) -> bytes:

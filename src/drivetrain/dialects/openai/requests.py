@@ -179,14 +179,12 @@ def _output(given: wire.Common) -> OutputFormat | None:
     match given.response_format:
         case None | wire.FormatIn(type="text"):
             return None
-        case wire.FormatIn(type="json_object", schema=None):
-            return JsonObject()
-        case wire.FormatIn(type="json_object", schema=Raw() as schema):
-            return JsonSchema(schema=schema)
         case wire.FormatIn(type="json_schema", json_schema=wire.SchemaIn() as named):
-            return JsonSchema(schema=named.schema, name=named.name, strict=named.strict)
-        case wire.FormatIn(type="json_schema", schema=Raw() as schema):
-            return JsonSchema(schema=schema)
+            return JsonSchema(schema=messages.schema(named.schema), name=named.name, strict=named.strict)
+        case wire.FormatIn(type="json_schema" | "json_object", schema=bare) if bytes(bare) != _NULL:
+            return JsonSchema(schema=bare)
+        case wire.FormatIn(type="json_object"):
+            return JsonObject()
         case wire.FormatIn(type="json_schema"):
             raise BadRequest("'response_format.json_schema' is missing", param="response_format.json_schema")
         case wire.FormatIn(type=other):

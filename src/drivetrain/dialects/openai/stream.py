@@ -50,11 +50,12 @@ _REASONS: Mapping[str, FinishReason] = {
 _BROKEN = frozenset({"abort", "error", "cancelled", "insufficient_system_resource"})
 _COMMON: Final = frozenset({"id", "object", "created", "model", "choices", "usage"})
 _REASONING = re.compile(rb'"(reasoning_content|reasoning)"(\s*:\s*)("(?:[^"\\]|\\.)*")')
-_DONE: Final = b"data: [DONE]"
+_DATA: Final = b"data: "
 _LF_LF: Final = b"\n\n"
 _NULL: Final = b"null"
 
 _chunk = msgspec.json.Decoder(wire.ChunkOut).decode
+_bare_chunk = msgspec.json.Decoder(wire.BareChunkOut).decode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -89,7 +90,7 @@ class StreamDecoder:
             raise self._failure
         events: list[Event] = []
         try:
-            if data.endswith(_LF_LF) and self._reader.empty:
+            if data.endswith(_LF_LF) and not self._reader.pending:
                 self._whole_frames(data, events)
             else:
                 for frame, raw, _ in self._reader.feed(data):
@@ -111,12 +112,13 @@ class StreamDecoder:
                 raw = piece + _LF_LF if keep else None
                 events.append(TextDelta(text=text, index=self._template.index, raw=raw))
                 continue
-            if piece == _DONE:
-                self._take(b"[DONE]", None, events)
+            if piece.startswith(_DATA) and b"\n" not in piece and b"\r" not in piece:
+                self._take(piece[6:], piece + _LF_LF if keep else None, events)
                 continue
             for frame, raw, _ in self._reader.feed(piece + _LF_LF):
                 self._take(frame, raw if keep else None, events)
-        self._reader.feed(rest)
+        if rest:
+            self._reader.feed(rest)
 
     def close(self) -> Sequence[Event]:
         if self._failure is not None:
@@ -165,7 +167,7 @@ class StreamDecoder:
         if raw is not None and sound:
             _attach(raw, events, before)
         if len(events) == before + 1 and type(event := events[before]) is TextDelta:
-            self._template.learn(b"data: " + data, event.text, choice.index, completions=self._completions)
+            self._template.learn(_DATA + data, event.text, choice.index, completions=self._completions)
 
     def _not_content(self, chunk: wire.ChunkOut, data: bytes) -> None:
         if (told := errors.decode_frame(data)) is not None:
@@ -217,7 +219,7 @@ class StreamDecoder:
         if not choice.finish_reason:
             self._open.setdefault(index, True)
             return sound
-        return self._finish(index, choice.finish_reason, data, events) and sound
+        return self._finish(choice, choice.finish_reason, data, events) and sound
 
     def _call(self, delta: wire.Delta, index: int, data: bytes, events: list[Event]) -> bool:
         calls = self._calls.setdefault(index, Calls())
@@ -233,15 +235,17 @@ class StreamDecoder:
             sound = sound and right
         return sound
 
-    def _finish(self, index: int, given: str, data: bytes, events: list[Event]) -> bool:
+    def _finish(self, choice: wire.ChoiceOut, given: str, data: bytes, events: list[Event]) -> bool:
         if given in _BROKEN:
             raise EngineFailed(f"the engine broke off its answer: finish_reason {given!r}")
-        reason = _REASONS.get(given, "stop")
+        index, reason = choice.index, _REASONS.get(given, "stop")
         if reason == "stop" and self._calls.get(index):
             reason = "tool_calls"
         if self._open.get(index, True):
             self._open[index] = False
-            events.append(ChoiceFinished(index=index, reason=reason))
+            met = choice.stop_reason if choice.stop_reason is not None else choice.matched_stop
+            stop_sequence = met if isinstance(met, str) else None
+            events.append(ChoiceFinished(index=index, reason=reason, stop_sequence=stop_sequence))
         self._remember(data)
         return given in (reason, "function_call")
 
@@ -269,8 +273,15 @@ def _decoded(data: bytes) -> wire.ChunkOut:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if (told := errors.decode_frame(data)) is not None:
             raise told from error
-        shown = data[:80].decode(errors="replace")
-        raise EngineFailed(f"the engine sent a frame that cannot be read ({error}): {shown}") from error
+        return _bare_of(data)
+
+
+def _bare_of(data: bytes) -> wire.ChunkOut:
+    try:
+        bare = _bare_chunk(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EngineFailed(f"the engine sent a frame that cannot be read: {error}") from error
+    return wire.ChunkOut(choices=bare.choices, error=bare.error)
 
 
 def _attach(raw: bytes, events: list[Event], start: int) -> None:

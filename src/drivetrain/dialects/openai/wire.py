@@ -80,7 +80,7 @@ class SchemaIn(Wire, frozen=True, kw_only=True, gc=False):
 class FormatIn(Wire, frozen=True, kw_only=True, gc=False):
     type: str
     json_schema: SchemaIn | None = None
-    schema: Raw | None = None  # llama.cpp: `{"type": "json_object", "schema": {…}}`
+    schema: Raw = Raw(b"null")  # llama.cpp: `{"type": "json_object", "schema": {…}}`
 
 
 class StreamOptions(Wire, frozen=True, kw_only=True, gc=False):
@@ -194,6 +194,8 @@ class ChoiceOut(Wire, frozen=True, kw_only=True, gc=False):
     message: Delta | None = None  # of an engine that answers a request for a stream with one document
     text: str | None = None  # completions
     finish_reason: str | None = None
+    stop_reason: str | int | None = None  # vLLM: the stop sequence that was met, or a token's id
+    matched_stop: str | int | None = None  # the same of SGLang
     logprobs: LogprobsOut | None = None
 
 
@@ -222,11 +224,16 @@ class TimingsOut(Wire, frozen=True, kw_only=True, gc=False):
     predicted_ms: float | None = None
 
 
-class ChunkOut(Wire, frozen=True, kw_only=True, gc=False):
+class BareChunkOut(Wire, frozen=True, kw_only=True, gc=False):
+    """A chunk without its accounts, for engines that put something of their own there."""
+
     choices: list[ChoiceOut] | None = None
+    error: str | dict[str, Any] | None = None
+
+
+class ChunkOut(BareChunkOut, frozen=True, kw_only=True, gc=False):
     usage: UsageOut | None = None
     timings: TimingsOut | None = None
-    error: str | dict[str, Any] | None = None
 
 
 class VectorOut(Wire, frozen=True, kw_only=True, gc=False):

@@ -22,10 +22,12 @@ class AnswerReader:
 
     __slots__ = (
         "_bodiless", "_close_delimited", "_overhead", "_parser", "_size", "buffered", "chunks", "complete", "headers",
-        "keep_alive", "ready", "reusable", "started", "status",
+        "keep_alive", "on_body", "ready", "reusable", "started", "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+        self.on_body = self.chunks.append  # called once per chunk by the parser: no frame of ours in between
         self._parser = httptools.HttpResponseParser(self)
         self.complete = True
         self.reusable = True
@@ -37,8 +39,8 @@ class AnswerReader:
         self._close_delimited = False
         self._overhead = 0  # bytes so far that brought no content
         self._size = 0  # of the data being fed
-        self.buffered = 0  # bytes in chunks
-        self.chunks: list[bytes] = []
+        self.buffered = 0  # bytes in chunks, and a little more: counted with what frames them
+        self.chunks.clear()
         self.headers: list[tuple[bytes, bytes]] = []  # names in lower case
         self.status = 0
         self.keep_alive: bytes | None = None  # value of the Keep-Alive header
@@ -52,7 +54,7 @@ class AnswerReader:
         if self.complete:
             self.reusable = False
             return
-        before = self.buffered
+        before = len(self.chunks)
         self._size = len(data)
         try:
             self._parser.feed_data(data)
@@ -60,7 +62,9 @@ class AnswerReader:
             if not self.complete:
                 raise Malformed(str(error.__context__ or error)) from error
             self.reusable = False
-        if self.buffered == before and not self.complete:
+        if len(self.chunks) > before:
+            self.buffered += self._size
+        elif not self.complete:
             self._overhead += self._size
             if self._overhead > MAX_HEAD_BYTES:
                 raise Malformed(f"more than {MAX_HEAD_BYTES} bytes of headers")
@@ -77,7 +81,7 @@ class AnswerReader:
         """The pieces of the body that have come since the last call, joined."""
         chunks = self.chunks
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self.chunks = []
+        chunks.clear()
         self.buffered = 0
         return data
 
@@ -97,6 +101,17 @@ class AnswerReader:
             self._interim(status)
             return
         self.status = status
+        has_length = self._check_headers()
+        self._close_delimited = not (has_length or self._bodiless or status in BODILESS)
+        self.reusable = self._parser.should_keep_alive()
+        self.ready = True
+        if self._bodiless:
+            self.complete = True
+            self.reusable = False
+            raise Malformed("the parser cannot know that no body follows")  # stops it; the answer is complete
+
+    def _check_headers(self) -> bool:
+        """Whether they tell where the body ends, by a length or a coding."""
         coded = sized = False
         for name, value in self.headers:
             if name == b"transfer-encoding":
@@ -112,14 +127,7 @@ class AnswerReader:
                 self.keep_alive = value
         if self._overhead + self._size > MAX_HEAD_BYTES:  # else the sum cannot be more
             self._weigh()
-        bodiless = self._bodiless or status in BODILESS
-        self._close_delimited = not (coded or sized or bodiless)
-        self.reusable = self._parser.should_keep_alive()
-        self.ready = True
-        if self._bodiless:
-            # The parser does not know that this was a HEAD request and waits for a body, so it cannot go on.
-            self.complete = True
-            self.reusable = False
+        return coded or sized
 
     def _weigh(self) -> None:
         if sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
@@ -130,11 +138,6 @@ class AnswerReader:
         if status < 100 or status == 101:
             raise Malformed(f"status {status:03}")
         self.headers = []
-
-    def on_body(self, data: bytes) -> None:
-        if not self.complete:
-            self.chunks.append(data)
-            self.buffered += len(data)
 
     def on_message_complete(self) -> None:
         if self.ready:

@@ -1,7 +1,9 @@
 """The connections to one origin, and the exchange of a request for an answer."""
 
 import asyncio
+import os
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
@@ -28,6 +30,15 @@ def hinted_idle_s(keep_alive: bytes) -> float | None:
     """How long to keep a connection whose peer sent this Keep-Alive header: safely less than it says."""
     hint = HINT.search(keep_alive)
     return None if hint is None else min(MAX_HINTED_IDLE_S, max(0.0, int(hint[1]) - 1.0))
+
+
+def reason_of(error: OSError) -> str:
+    """Why a connection failed, without the address: callers see it, and it is none of their business."""
+    if isinstance(error, ssl.SSLError):
+        return str(error)
+    if isinstance(error, socket.gaierror):
+        return error.strerror or "its name is unknown"
+    return os.strerror(error.errno) if error.errno else "none of its addresses accepts a connection"
 
 
 class Upstream:
@@ -187,8 +198,8 @@ class Upstream:
         except TimeoutError as error:
             message = f"{self.label} did not accept a connection within {self._connect_timeout_s:g} s"
             raise EngineUnavailable(message) from error
-        except OSError as error:  # refused, unreachable, unknown host, TLS
-            raise EngineUnavailable(f"{self.label} cannot be reached: {error}") from error
+        except OSError as error:
+            raise EngineUnavailable(f"{self.label} cannot be reached: {reason_of(error)}") from error
         if self._closed is not None:
             connection.abort()
         if not connection.lost:
