@@ -2,40 +2,56 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CLIENTS := tests/e2e/javascript
+CODE := src tests bench docs examples
 MODEL ?= smollm2:135m
 PORT ?= 11435
 HOME_DIR ?= $(or $(DRIVETRAIN_HOME),.drivetrain)
 
-.PHONY: setup run test test-slow check format bench bench-gateway bench-model docs clean
+.PHONY: setup run test test-slow check format lock bench bench-gateway bench-model docs clean
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.ready $(CLIENTS)/node_modules/.ready
 
-$(VENV)/.ready: pyproject.toml requirements.lock package-lock.json
+# Bytecode is compiled here, also where PYTHONDONTWRITEBYTECODE keeps Python from it: the first start is then no slower.
+$(VENV)/.ready: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -r requirements.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --no-deps -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q src
 	touch $@
+
+# The official JavaScript clients, for end-to-end tests. Without npm everything else works.
+$(CLIENTS)/node_modules/.ready: $(CLIENTS)/package-lock.json
+	@mkdir -p $(@D)
+	@if command -v npm >/dev/null; then cd $(CLIENTS) && npm ci --silent --no-audit --no-fund; \
+	else echo "npm is not installed: the tests with JavaScript clients will not run"; fi
+	@touch $@
 
 run: setup
 	@$(BIN)/python examples/first_run.py --home $(HOME_DIR) --port $(PORT) --model $(MODEL)
 
 test: setup check
-	tests/services.sh
 	$(BIN)/python -m pytest -q
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow
 
 check: setup
-	$(BIN)/ruff format --check src tests bench docs examples
-	$(BIN)/ruff check src tests bench docs examples
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: setup
-	$(BIN)/ruff format src tests bench docs examples
-	$(BIN)/ruff check --fix src tests bench docs examples
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+# Pins stay as they are unless pyproject.toml says otherwise; `make lock UPGRADE=--upgrade` takes what is new.
+lock:
+	$(BIN)/uv pip compile --quiet $(UPGRADE) --universal --python-version 3.11 --generate-hashes \
+	  --extra demo --group build --group check --group test --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
 bench: bench-gateway bench-model
 
@@ -49,4 +65,4 @@ docs: setup
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(VENV) .drivetrain build dist
+	rm -rf $(VENV) $(CLIENTS)/node_modules .drivetrain build dist

@@ -1,11 +1,15 @@
-"""Writes the pages of docs/reference that are made from the code: `cli.md` and `configuration.md`.
+"""Writes what the documentation takes from the code: two whole pages of docs/reference, and marked parts of others.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit with 1 if one of them is out of date
+
+A marked part of any page is what stands between `<!-- from the code: WHAT -->` and `<!-- /from the code -->`. WHAT is a
+name in `PARTS`, or `file PATH`: that file as a block of code.
 """
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Iterator, Mapping
@@ -16,12 +20,17 @@ from typing import Any, get_args, get_origin
 import click
 import msgspec
 
+from drivetrain import errors
 from drivetrain.cli.app import ALIASES, COMMANDS
 from drivetrain.cli.command import EXIT_CODES
 from drivetrain.config import schema
 from drivetrain.config.check import bare, section_of, wanted
+from drivetrain.dialects import openai
+from drivetrain.telemetry.exposition import Collected
 
-REFERENCE = Path(__file__).parent / "reference"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "drivetrain"
+REFERENCE = ROOT / "docs" / "reference"
 WIDTH = 100
 NOTE = "<!-- Written by docs/generate.py from the code. Change the code, then run `make docs`. -->"
 
@@ -70,7 +79,7 @@ def command_line() -> str:
 
 
 def _command(command: click.Command, path: str) -> Iterator[str]:
-    context = click.Context(command, info_name=path, terminal_width=WIDTH, max_content_width=WIDTH)
+    context = click.Context(command, info_name=path, terminal_width=WIDTH, help_option_names=["-h", "--help"])
     yield f"## `{path}`\n\n```text\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
@@ -179,7 +188,91 @@ def comments() -> dict[str, dict[str, str]]:
 COMMENTS = comments()
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
+# --- parts of pages ---------------------------------------------------------------------------------------------------
+
+
+def error_table() -> str:
+    """What callers can be answered, by status."""
+    rows = []
+    for error in sorted(_leaves(errors.DrivetrainError), key=lambda error: (error.status, error.code)):
+        kind = msgspec.json.decode(openai.encode_error(error("")))["error"]["type"]
+        again = "yes" if error.retryable else "no"
+        meaning = (error.__doc__ or "").replace("\n    ", " ")
+        rows.append((f"{error.status}", f"`{error.code}`", f"`{kind}`", again, meaning))
+    return _table(("Status", "`code`", "`type`", "Another engine is tried", "Meaning"), rows)
+
+
+def _leaves(error: type[errors.DrivetrainError]) -> Iterator[type[errors.DrivetrainError]]:
+    if error.__doc__ and error.__module__ == errors.__name__ and error is not errors.DrivetrainError:
+        yield error
+    for narrower in error.__subclasses__():
+        yield from _leaves(narrower)
+
+
+def metric_table() -> str:
+    rows = []
+    for family in Collected([], "").collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = ", ".join(f"`{label}`" for label in family._labelnames)  # type: ignore[attr-defined] # said nowhere else
+        rows.append((f"`{name}`", family.type, labels or "none", family.documentation))
+    return _table(("Metric", "Type", "Labels", "Meaning"), rows)
+
+
+def module_list() -> str:
+    """Each module in its own words: the first sentences of its docstring."""
+    parts = []
+    for group, files in _modules().items():
+        rows = [(f"`{path.relative_to(SOURCE)}`", _owns(path)) for path in files]
+        parts.append(f"### {group}\n\n{_table(('Module', 'What it owns'), rows)}\n")
+    return "\n".join(parts).rstrip()
+
+
+def _modules() -> Mapping[str, list[Path]]:
+    """The files of each package, in the order of the layers; what lies directly below the root comes first."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        below = path.relative_to(SOURCE).parts
+        found.setdefault(f"`{below[0]}`" if len(below) > 1 else "The values and the pure decisions", []).append(path)
+    order = (
+        "The",
+        "`dialects",
+        "`config",
+        "`engines",
+        "`library",
+        "`store",
+        "`telemetry",
+        "`gateway",
+        "`server",
+        "`cli",
+    )
+    return {name: found[name] for start in order for name in found if name.startswith(start)}
+
+
+def _owns(path: Path) -> str:
+    words = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return words.split("\n\n")[0].replace("\n", " ")
+
+
+def included(path: str) -> str:
+    kinds = {".py": "python", ".toml": "toml", ".yaml": "yaml"}
+    return f"```{kinds.get(Path(path).suffix, 'text')}\n{(ROOT / path).read_text().rstrip()}\n```"
+
+
+PARTS = {"errors": error_table, "metrics": metric_table, "modules": module_list}
+MARKED = re.compile(r"(<!-- from the code: (.+?) -->\n).*?(<!-- /from the code -->)", re.DOTALL)
+
+
+def filled(page: str) -> str:
+    """The page with its marked parts as the code says them now."""
+
+    def fill(found: re.Match[str]) -> str:
+        name, _, path = found[2].partition(" ")
+        return f"{found[1]}\n{included(path) if name == 'file' else PARTS[name]()}\n\n{found[3]}"
+
+    return MARKED.sub(fill, page)
+
+
+# --- all --------------------------------------------------------------------------------------------------------------
 
 
 def _table(headings: tuple[str, ...], rows: Any) -> str:
@@ -190,24 +283,28 @@ def _table(headings: tuple[str, ...], rows: Any) -> str:
 PAGES = {"cli.md": command_line, "configuration.md": configuration}
 
 
+def pages() -> Iterator[tuple[Path, str]]:
+    """Every page that takes something from the code, and what it should be."""
+    for name, write in PAGES.items():
+        yield REFERENCE / name, write().rstrip() + "\n"
+    for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]):
+        text = path.read_text()
+        if path.name not in PAGES and MARKED.search(text):
+            yield path, filled(text)
+
+
 def outdated() -> list[str]:
     """The pages that do not say what the code says."""
-    return [name for name, write in PAGES.items() if _text(name) != write().rstrip() + "\n"]
-
-
-def _text(name: str) -> str:
-    path = REFERENCE / name
-    return path.read_text() if path.exists() else ""
+    return [str(path.relative_to(ROOT)) for path, text in pages() if not path.exists() or path.read_text() != text]
 
 
 def main() -> int:
     if "--check" in sys.argv[1:]:
         old = outdated()
-        sys.stdout.write("".join(f"docs/reference/{name} is out of date; run `make docs`\n" for name in old))
+        sys.stdout.write("".join(f"{name} is out of date; run `make docs`\n" for name in old))
         return 1 if old else 0
-    REFERENCE.mkdir(exist_ok=True)
-    for name, write in PAGES.items():
-        (REFERENCE / name).write_text(write().rstrip() + "\n")
+    for path, text in pages():
+        path.write_text(text)
     return 0
 
 

@@ -42,62 +42,86 @@ class CallerError(DrivetrainError):
 
 
 class BadRequest(CallerError):
-    pass
+    """The request cannot be read, or a member has a value that cannot be used; `param` names it."""
 
 
 class ContextOverflow(CallerError):
+    """Prompt and answer do not fit into the model's context."""
+
     code = "context_length_exceeded"
 
 
 class Unsupported(CallerError):
+    """The model, or the engine behind it, cannot do what was asked."""
+
     code = "unsupported"
 
 
 class Unauthorized(CallerError):
+    """The API key is missing or unknown."""
+
     status = 401
     code = "invalid_api_key"
 
 
 class Forbidden(CallerError):
+    """Whoever asks may not do this; a registry or hub that refuses a download says so too."""
+
     status = 403
     code = "permission_denied"
 
 
 class NotFound(CallerError):
+    """There is no such path, file or blob."""
+
     status = 404
     code = "not_found"
 
 
 class ModelNotFound(NotFound):
+    """No engine and no library has a model of this name."""
+
     code = "model_not_found"
 
 
 class MethodNotAllowed(CallerError):
+    """The path is right, the method is not; `Allow` tells which are."""
+
     status = 405
     code = "method_not_allowed"
 
 
 class Conflict(CallerError):
+    """What is to be made is there already."""
+
     status = 409
     code = "conflict"
 
 
 class TooLarge(CallerError):
+    """The body has more than `server.max_body_bytes`."""
+
     status = 413
     code = "request_too_large"
 
 
 class UnsupportedMedia(CallerError):
+    """The body is compressed, or of a kind that is not read."""
+
     status = 415
     code = "unsupported_media_type"
 
 
 class RateLimited(CallerError):
+    """A limit of the policy is reached; `Retry-After` tells how long to wait."""
+
     status = 429
     code = "rate_limit_exceeded"
 
 
 class Cancelled(CallerError):
+    """The caller has gone. Seen in logs and metrics only."""
+
     status = 499
     code = "cancelled"
 
@@ -109,26 +133,36 @@ class EngineError(DrivetrainError):
 
 
 class EngineUnavailable(EngineError):
+    """No connection to the engine, or it does not take requests yet."""
+
     status = 503
     code = "engine_unavailable"
 
 
 class EngineOverloaded(EngineError):
+    """The engine says that it is too busy."""
+
     status = 503
     code = "engine_overloaded"
 
 
 class EngineFailed(EngineError):
+    """The engine broke off, or answered nonsense."""
+
     status = 502
     code = "engine_failed"
 
 
 class EngineTimeout(EngineError):
+    """The engine let a deadline of the policy pass."""
+
     status = 504
     code = "engine_timeout"
 
 
 class LoadFailed(EngineError):
+    """The model could not be loaded; the message carries the reason."""
+
     status = 500
     code = "load_failed"
 
@@ -138,19 +172,25 @@ class ServerError(DrivetrainError):
 
 
 class Internal(ServerError):
-    pass
+    """A defect of ours. The log has the details under the id of the request."""
 
 
 class StorageFull(ServerError):
+    """The disk has no room for what is to be written."""
+
     status = 507
     code = "storage_full"
 
 
 class Busy(ServerError):
+    """The queue of the policy is full, or a wait in it was too long; or models in use fill the memory."""
+
     status = 503
     code = "busy"
 
 
 class Draining(ServerError):
+    """The server is shutting down; running requests are finished."""
+
     status = 503
     code = "draining"

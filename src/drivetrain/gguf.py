@@ -350,10 +350,12 @@ def _format(kind: int) -> str:
 
 
 def _tensors(cursor: _Cursor, count: int) -> tuple[Tensor, ...]:
-    found = tuple(_tensor(cursor) for _ in range(count))
-    if len({tensor.name for tensor in found}) != count:
-        raise _Bad("two of its tensors have one name")
-    return found
+    found: dict[str, Tensor] = {}
+    for _ in range(count):
+        tensor = _tensor(cursor)
+        if found.setdefault(tensor.name, tensor) is not tensor:
+            raise _Bad(f"two of its tensors have the name {tensor.name!r}")
+    return tuple(found.values())
 
 
 def _tensor(cursor: _Cursor) -> Tensor:

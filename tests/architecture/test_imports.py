@@ -21,7 +21,7 @@ OWNERS = {
     "alembic": {"store"},
     "click": {"cli"},
     "filelock": {"library"},
-    "httptools": {"engines"},
+    "httptools": {"engines", "server"},  # one parser, its request side and its response side
     "httpx2": {"web"},
     "huggingface_hub": {"library"},
     "prometheus_client": {"telemetry"},

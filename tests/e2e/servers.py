@@ -76,7 +76,11 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    home: Path, config: str = "", *arguments: str, environ: Mapping[str, str] | None = None
+    home: Path,
+    config: str = "",
+    *arguments: str,
+    environ: Mapping[str, str] | None = None,
+    command: Path = COMMAND,
 ) -> AsyncGenerator[Server, None]:
     """Start `drivetrain serve` on this home with this drivetrain.yaml; stop it at the end, by force if need be."""
     home.mkdir(parents=True, exist_ok=True)
@@ -86,7 +90,7 @@ async def serving(
     log = home / "serve.log"
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
-            COMMAND,
+            command,
             "serve",
             "--home",
             home,

@@ -113,12 +113,26 @@ class Notebook:
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
         self.notices: list[Notice] = []
+        self.answering = 0
+        self.queued = 0
 
     def attempt(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
 
     def notify(self, notice: Notice) -> None:
         self.notices.append(notice)
+
+    def enter(self) -> None:
+        self.answering += 1
+
+    def leave(self) -> None:
+        self.answering -= 1
+
+    def enqueue(self) -> None:
+        self.queued += 1
+
+    def dequeue(self) -> None:
+        self.queued -= 1
 
 
 class NoHost:

@@ -1,14 +1,17 @@
-"""A host for engines that need none: whatever they ask of it is a mistake."""
+"""Hosts for engines: one for those that need none, and one with models on a shelf."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from drivetrain.errors import ModelNotFound
+from drivetrain.residency import evictions
 from drivetrain.types import ModelSpec, Notice, Resident
 
 
 class NoHost:
+    """Whatever an engine asks of it is a mistake."""
+
     home = Path("/nonexistent")
     default_keep_alive_s = 300.0
 
@@ -20,3 +23,30 @@ class NoHost:
 
     def evictions(self, resident: Sequence[Resident], *, need_bytes: int, budget_bytes: int) -> NoReturn:
         raise AssertionError(resident)
+
+
+class ShelfHost:
+    """A host with models on a shelf: it lends them, remembers what it was told, and evicts the least recently used."""
+
+    def __init__(self, home: Path, *specs: ModelSpec, default_keep_alive_s: float = 300.0, max_loaded: int = 0) -> None:
+        self.home = home
+        self.default_keep_alive_s = default_keep_alive_s
+        self.max_loaded = max_loaded
+        self.shelf = {spec.id: spec for spec in specs}
+        self.told: list[Notice] = []
+
+    def lookup(self, model: str) -> ModelSpec:
+        try:
+            return self.shelf[model]
+        except KeyError:
+            raise ModelNotFound(f"model '{model}' not found") from None
+
+    def notify(self, notice: Notice) -> None:
+        self.told.append(notice)
+
+    def evictions(self, resident: Sequence[Resident], *, need_bytes: int, budget_bytes: int) -> Sequence[str]:
+        return evictions(resident, need_bytes=need_bytes, budget_bytes=budget_bytes, max_loaded=self.max_loaded)
+
+    def names(self, model: str) -> list[str]:
+        """The names of what was told of a model, in order."""
+        return [notice.name for notice in self.told if notice.model == model]

@@ -73,8 +73,7 @@ def _openai_completions(body: Mapping[str, Any]) -> Reply:
 
 
 def _openai_embeddings(body: Mapping[str, Any]) -> Reply:
-    inputs = body["input"] if isinstance(body["input"], list) else [body["input"]]
-    vectors = [vector_of(position) for position in range(len(inputs))]
+    vectors = [vector_of(position) for position in range(_count(body["input"]))]
     if body.get("encoding_format") == "base64":
         encoded: list[Any] = [base64.b64encode(struct.pack("<3f", *vector)).decode() for vector in vectors]
     else:
@@ -82,6 +81,11 @@ def _openai_embeddings(body: Mapping[str, Any]) -> Reply:
     data = [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(encoded)]
     usage = {"prompt_tokens": PROMPT_TOKENS, "total_tokens": PROMPT_TOKENS}
     return _known(body, "openai", Whole(body={"object": "list", "data": data, "model": MODEL, "usage": usage}))
+
+
+def _count(given: Any) -> int:
+    """How many inputs there are: a text and a list of token ids are one."""
+    return len(given) if isinstance(given, list) and not isinstance(given[0], int) else 1
 
 
 def vector_of(position: int) -> list[float]:

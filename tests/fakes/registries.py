@@ -160,9 +160,7 @@ def file_answer(asked: Asked, content: bytes, faults: Faults, *, etag: str = '"v
     end = min(int(wanted[2] or len(content) - 1), len(content) - 1)
     if start >= len(content):
         return Answer(416, {"content-range": f"bytes */{len(content)}"})
-    return Answer(
-        206, {**headers, "content-range": f"bytes {start}-{end}/{len(content)}"}, content[start : end + 1]
-    )
+    return Answer(206, {**headers, "content-range": f"bytes {start}-{end}/{len(content)}"}, content[start : end + 1])
 
 
 @asynccontextmanager
@@ -307,7 +305,14 @@ def _described(repo: str, files: Mapping[str, bytes], commit: str) -> object:
         }
         for name, data in files.items()
     ]
-    return {"id": repo, "modelId": repo, "author": repo.split("/")[0], "sha": commit, "tags": ["gguf"], "siblings": siblings}
+    return {
+        "id": repo,
+        "modelId": repo,
+        "author": repo.split("/")[0],
+        "sha": commit,
+        "tags": ["gguf"],
+        "siblings": siblings,
+    }
 
 
 def _json(value: object, kind: str = "application/json") -> Answer:
@@ -333,7 +338,10 @@ async def package_index(
         if not listed:
             return Answer(404)
         if html:
-            links = (f'<a href="../../files/{file}#{sha256(data).replace(":", "=")}">{file}</a>' for file, data in listed.items())
+            links = (
+                f'<a href="../../files/{file}#{sha256(data).replace(":", "=")}">{file}</a>'
+                for file, data in listed.items()
+            )
             return Answer(200, {"content-type": "text/html"}, "\n".join(links).encode())
         files = [
             {
@@ -348,4 +356,3 @@ async def package_index(
 
     async with serving(handler, faults) as site:
         yield site
-

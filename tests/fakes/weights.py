@@ -1,7 +1,6 @@
 """Small GGUF files with real headers, and the real one that a package ships."""
 
 import struct
-from collections.abc import Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -12,9 +11,8 @@ _PLAIN = {str: GGUFValueType.STRING, int: GGUFValueType.UINT32, bool: GGUFValueT
 
 def tiny_gguf(size_bytes: int = 4096, **metadata: str | int | bool) -> bytes:
     """A GGUF of one tensor, about `size_bytes` long. Dots in keys are written `__`."""
-    said: Mapping[str, str | int | bool] = {"general.architecture": "llama", "llama.context_length": 2048} | {
-        key.replace("__", "."): value for key, value in metadata.items()
-    }
+    said: dict[str, str | int | bool] = {"general.architecture": "llama", "llama.context_length": 2048}
+    said |= {key.replace("__", "."): value for key, value in metadata.items()}
     keys = b"".join(_key(key, value) for key, value in said.items())
     count = max(size_bytes // 4, 8)
     tensor = _text("token_embd.weight") + struct.pack("<IQIQ", 1, count, 0, 0)

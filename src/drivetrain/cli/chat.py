@@ -104,7 +104,7 @@ async def _ask(server: Server, conversation: Conversation, answer: Answer, silen
         voice.end()
     if not answer.last.get("done"):
         raise Failure("the server broke off in the middle of the answer")
-    if conversation.verbose:
+    if conversation.verbose and not silent:
         click.echo(timings(answer.last), err=True)
 
 

@@ -25,7 +25,7 @@ from drivetrain.telemetry import Logs, Telemetry
 from drivetrain.types import ModelSpec, Notice, Resident
 
 EMBEDDED = "llamacpp"
-KNOW_AGAIN_S = 5.0
+KEEP_UP_S = 10.0
 
 
 class EngineHost:
@@ -87,6 +87,7 @@ class Runtime:
         self._host.default_keep_alive_s = config.residency.keep_alive_s
         self._host.max_loaded = config.residency.max_loaded
         self.telemetry.logs.set_level(config.logging.level)
+        self.telemetry.logs.set_format(config.logging.format)
         self.know()
 
     def know(self) -> None:
@@ -94,11 +95,12 @@ class Runtime:
         models = [model.id for model in self.gateway.catalog.models()]
         self.telemetry.know(models=models, engines=self.gateway.pool.members)
 
-    async def keep_knowing(self) -> None:
-        """Models come and go; their names are looked at now and then."""
+    async def keep_up(self) -> None:
+        """Models come and go, also by hand: hash new ones, clear leftovers away, and know their names."""
         while True:
-            await asyncio.sleep(KNOW_AGAIN_S)
+            await self.library.settle()
             self.know()
+            await asyncio.sleep(KEEP_UP_S)
 
 
 @asynccontextmanager
@@ -114,7 +116,7 @@ async def assemble(
     relay = Relay(owner, runtime.gateway) if owner else None
     if relay is not None:
         runtime.app.routes = relay.table(runtime.routes, INFERENCE)
-    work = (runtime.gateway.pool.run, runtime.hearts.run, runtime.keep_knowing)
+    work = (runtime.gateway.pool.run, runtime.hearts.run, runtime.keep_up)
     try:
         async with asyncio.TaskGroup() as group:
             background = [group.create_task(run()) for run in work]

@@ -25,7 +25,7 @@ from drivetrain.errors import (
     EngineUnavailable,
     Internal,
 )
-from drivetrain.gateway.admission import Admission
+from drivetrain.gateway.admission import Admission, Gate
 from drivetrain.gateway.catalog import Catalog, Entry, Library
 from drivetrain.gateway.meter import Call, Meter, Outcome
 from drivetrain.gateway.pool import Member, Pool
@@ -37,6 +37,7 @@ from drivetrain.types import (
     Embeddings,
     EmbedRequest,
     Event,
+    Finished,
     Loaded,
     ModelSpec,
     Notice,
@@ -47,6 +48,7 @@ from drivetrain.types import (
 __all__ = ["Call", "Gateway", "Record"]
 
 # Engines that speak a caller's dialect natively know its defaults.
+NOBODY = Candidate(engine="", model="", why="")  # of a request that was refused before an engine was chosen
 NATIVE: Mapping[str, str] = {"ollama": "ollama."}
 
 
@@ -55,6 +57,14 @@ class Record(Protocol):
 
     def attempt(self, attempt: Attempt) -> None: ...
     def notify(self, notice: Notice) -> None: ...
+    def enter(self) -> None:
+        """A request is being answered, until `leave`."""
+
+    def leave(self) -> None: ...
+    def enqueue(self) -> None:
+        """A request waits for its turn, until `dequeue`."""
+
+    def dequeue(self) -> None: ...
 
 
 class Gateway:
@@ -91,9 +101,7 @@ class Gateway:
         Raises a `DrivetrainError` where no engine could answer. After the first content event it is the error of the
         engine that broke off.
         """
-        entry = await self.resolve(request.model)
-        gate = self._admission.gate(entry.name, entry.policy_name, entry.policy)
-        await gate.enter()
+        entry, gate = await self._admitted(request, call)
         try:
             candidates = self._candidates(entry)
             for position, candidate in enumerate(candidates, 1):
@@ -107,9 +115,33 @@ class Gateway:
                     if not _may_fail_over(error, meter):
                         raise
                 finally:
-                    gate.spent(meter.usage(request))
+                    gate.spent(meter, request)
         finally:
             gate.leave()
+            self._record.leave()
+
+    async def _admitted(self, request: Request | EmbedRequest, call: Call) -> tuple[Entry, Gate]:
+        """What the request is for, and a slot at its gate, to be left. A refusal is on record too."""
+        try:
+            entry = await self.resolve(request.model)
+            gate = self._admission.gate(entry.name, entry.policy_name, entry.policy)
+            if gate.full:
+                await self._queue(gate)
+            else:
+                await gate.enter()
+        except DrivetrainError as error:
+            meter = Meter(NOBODY, 1, last=True)
+            self._record.attempt(meter.row(request, call, outcome="rejected", status=error.status, why=error.code))
+            raise
+        self._record.enter()
+        return entry, gate
+
+    async def _queue(self, gate: Gate) -> None:
+        self._record.enqueue()
+        try:
+            await gate.enter()
+        finally:
+            self._record.dequeue()
 
     def _candidates(self, entry: Entry) -> Sequence[Candidate]:
         standings = {} if len(entry.targets) == 1 else self.pool.standings()
@@ -128,6 +160,7 @@ class Gateway:
         member.outstanding += 1
         try:
             asked = self._asked(request, entry, member, meter.candidate)
+            foreign = call.dialect.startswith("ollama.") and member.config.kind not in NATIVE
             with Watch(member.name, entry.policy.timeouts) as watch:
                 async with aclosing(member.engine.generate(asked)) as batches:
                     held: list[Event] = []
@@ -135,6 +168,8 @@ class Gateway:
                     async for events in batches:
                         content = meter.see(events)
                         watch.heard(content=content)
+                        if meter.reported is not None and foreign:
+                            events = [meter.timed(e) if isinstance(e, Finished) else e for e in events]
                         if meter.first_token_s is None:
                             held += [event for event in events if type(event) is not Progress]
                             if progress := [event for event in events if type(event) is Progress]:
@@ -184,9 +219,7 @@ class Gateway:
 
     async def embed(self, request: EmbedRequest, call: Call) -> Embeddings:
         """Vectors from the first engine that gives them. Raises as `generate` does."""
-        entry = await self.resolve(request.model)
-        gate = self._admission.gate(entry.name, entry.policy_name, entry.policy)
-        await gate.enter()
+        entry, gate = await self._admitted(request, call)
         try:
             candidates = self._candidates(entry)
             for position, candidate in enumerate(candidates, 1):
@@ -197,10 +230,11 @@ class Gateway:
                     if not _may_fail_over(error, meter):
                         raise
                 finally:
-                    gate.spent(meter.usage(request))
+                    gate.spent(meter, request)
             raise AssertionError("the last candidate either answered or raised")
         finally:
             gate.leave()
+            self._record.leave()
 
     async def _embed(self, request: EmbedRequest, call: Call, entry: Entry, meter: Meter) -> Embeddings:
         member = self._member(meter.candidate.engine)

@@ -7,7 +7,8 @@ from collections import deque
 from drivetrain import policies
 from drivetrain.config.schema import Policy
 from drivetrain.errors import Busy, RateLimited
-from drivetrain.types import Usage
+from drivetrain.gateway.meter import Meter
+from drivetrain.types import EmbedRequest, Request
 
 
 class Gate:
@@ -29,12 +30,17 @@ class Gate:
         self._count_request()
         await self._take_slot()
 
-    def spent(self, usage: Usage) -> None:
+    @property
+    def full(self) -> bool:
+        """Whether who comes now has to wait, or is refused."""
+        return self.policy.limits.concurrency is not None and self.running >= self.policy.limits.concurrency
+
+    def spent(self, meter: Meter, request: Request | EmbedRequest) -> None:
         """Charge an answer's tokens, known only now."""
         if (per_minute := self.policy.limits.tokens_per_minute) is not None:
-            self._tokens_s = policies.charge(
-                self._tokens_s, time.monotonic(), per_minute=per_minute, cost=usage.prompt + usage.completion
-            )
+            usage = meter.usage(request)
+            cost = usage.prompt + usage.completion
+            self._tokens_s = policies.charge(self._tokens_s, time.monotonic(), per_minute=per_minute, cost=cost)
 
     def _count_request(self) -> None:
         now_s, limits = time.monotonic(), self.policy.limits

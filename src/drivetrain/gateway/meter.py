@@ -1,9 +1,12 @@
 """What one upstream attempt did: counts its events, times them, and turns them into a row of the ledger."""
 
-import os
+import random
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
+
+from msgspec.structs import replace
 
 from drivetrain.router import Candidate
 from drivetrain.types import (
@@ -16,21 +19,32 @@ from drivetrain.types import (
     ReasoningDelta,
     Request,
     TextDelta,
+    Timings,
     ToolCallDelta,
     Usage,
     Value,
 )
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_getrandbits = random.Random().getrandbits  # seeded by the system, once per process
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
 Outcome = Literal["ok", "error", "cancelled", "absorbed", "rejected"]
 CHARACTERS_PER_TOKEN = 4  # of a prompt whose engine reported nothing; the usual rule of thumb for English
 
 
 def ulid() -> str:
-    """A new sortable id of 26 characters: 48 bits of milliseconds, 80 of chance (github.com/ulid/spec)."""
-    number = (int(time.time() * 1000) << 80) | int.from_bytes(os.urandom(10), "big")
-    return "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])
+    """A new sortable id of 26 characters: 48 bits of milliseconds, 80 of chance (github.com/ulid/spec).
+
+    It tells apart and sorts; it keeps no secret.
+    """
+    chance = _getrandbits(80)
+    digits = [_PAIRS[(chance >> shift) & 1023] for shift in (70, 60, 50, 40, 30, 20, 10, 0)]
+    return _time_part(int(time.time() * 1000)) + "".join(digits)
+
+
+@lru_cache(maxsize=8)
+def _time_part(milliseconds: int) -> str:
+    return "".join([_PAIRS[(milliseconds >> shift) & 1023] for shift in (40, 30, 20, 10, 0)])
 
 
 class Call(Value, frozen=True, kw_only=True):
@@ -44,7 +58,17 @@ class Call(Value, frozen=True, kw_only=True):
 class Meter:
     """Counts one attempt. `see` each batch of events, then `row`."""
 
-    __slots__ = ("began", "candidate", "deltas", "first_token_s", "last", "position", "reported", "started_s")
+    __slots__ = (
+        "began",
+        "candidate",
+        "deltas",
+        "first_token_s",
+        "last",
+        "position",
+        "reported",
+        "started_s",
+        "waited_s",
+    )
 
     def __init__(self, candidate: Candidate, position: int, *, last: bool) -> None:
         self.candidate = candidate
@@ -55,6 +79,7 @@ class Meter:
         self.first_token_s: float | None = None
         self.deltas = 0  # content events: about one token each
         self.reported: Usage | None = None
+        self.waited_s = 0.0  # until the model was loaded
 
     def see(self, events: Sequence[Event]) -> bool:
         """Whether any of the events is content, which commits the answer to this engine."""
@@ -67,11 +92,28 @@ class Meter:
             elif isinstance(event, Finished):
                 self.reported = event.usage
                 content = True
-            elif kind is not Opaque and kind is not Progress:
+            elif isinstance(event, Progress):
+                self.waited_s = time.perf_counter() - self.began
+            elif kind is not Opaque:
                 content = True
         if content and self.first_token_s is None:
             self.first_token_s = time.perf_counter() - self.began
         return content
+
+    def timed(self, finished: Finished) -> Finished:
+        """The end of an answer with durations: the engine's own, or, where it tells none, those seen from here.
+
+        Waiting for a model to load is never part of what an engine tells: it did not exist yet.
+        """
+        told, first_s = finished.timings, self.first_token_s or 0.0
+        if told is None:
+            total_s = time.perf_counter() - self.began
+            timings = Timings(load_s=self.waited_s, prompt_s=first_s - self.waited_s, completion_s=total_s - first_s)
+        elif self.waited_s and not told.load_s:
+            timings = replace(told, load_s=self.waited_s)
+        else:
+            return finished
+        return replace(finished, timings=timings)
 
     def usage(self, request: Request | EmbedRequest) -> Usage:
         """What the engine reported; else, for an answer that broke off, what we saw of it, marked as estimated."""

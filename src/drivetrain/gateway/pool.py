@@ -1,8 +1,7 @@
 """The owner of the engine instances: opens and closes them, probes them, counts what each is working on."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from drivetrain.config.schema import Engine as EngineConfig
 from drivetrain.engines import Engine, EngineSettings, Host, open_engine
@@ -15,10 +14,6 @@ PROBE_DOWN_S = 1.0  # an engine that is away is looked for more often
 UNPROBED = Health(live=True, ready=True, message="not probed yet")
 
 
-class Notify(Protocol):
-    def __call__(self, notice: Notice) -> None: ...
-
-
 class Member:
     """One engine instance and how it stands."""
 
@@ -28,6 +23,7 @@ class Member:
         self.engine = engine
         self.outstanding = 0
         self.health = UNPROBED
+        self.told_live: bool | None = None  # what the last notice said
         self.models: Sequence[Model] = ()
         self._idle: asyncio.Event | None = None
         self.ailing = asyncio.Event()  # a request found it away: probe now
@@ -59,7 +55,7 @@ class Member:
 class Pool:
     """`run` probes until it is cancelled; `members` is what others read."""
 
-    def __init__(self, host: Host, notify: Notify) -> None:
+    def __init__(self, host: Host, notify: Callable[[Notice], None]) -> None:
         self._host = host
         self._notify = notify
         self._probes: dict[str, asyncio.Task[None]] = {}
@@ -95,8 +91,8 @@ class Pool:
 
     async def _watch(self, member: Member) -> None:
         while self.members.get(member.name) is member:
-            await self.probe(member)
             member.ailing.clear()
+            await self.probe(member)
             pause_s = PROBE_S if member.health.live else PROBE_DOWN_S
             try:
                 async with asyncio.timeout(pause_s):
@@ -106,15 +102,17 @@ class Pool:
 
     async def probe(self, member: Member) -> None:
         """Ask an engine how it is and what it has. Free of cost: never generates."""
-        before, member.health = member.health, await member.engine.health()
+        member.health = await member.engine.health()
         if member.health.live:
             try:
                 member.models = await member.engine.models()
             except DrivetrainError as error:
                 member.health = Health(live=True, ready=False, message=error.message)
-        if before.live != member.health.live or before is UNPROBED:
+        if member.told_live != member.health.live:
+            member.told_live = member.health.live
             name = "engine.up" if member.health.live else "engine.down"
-            self._notify(Notice(name=name, engine=member.name, error=member.health.message or None))
+            wrong = None if member.health.ready else member.health.message or None
+            self._notify(Notice(name=name, engine=member.name, error=wrong))
 
     async def refresh(self) -> None:
         """Probe all that may list models, now."""

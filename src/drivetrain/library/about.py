@@ -31,6 +31,7 @@ def shown(spec: ModelSpec, members: Members, *, verbose: bool) -> Shown:
     return Shown(
         license=told.license,
         modelfile=text,
+        template=header.text("tokenizer.chat_template"),
         model_info=_metadata(header, verbose=verbose),
         projector_info=_metadata(gguf.read(spec.projector), verbose=verbose) if spec.projector else {},
         tensors=tensors,

@@ -8,11 +8,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import msgspec
 
 from drivetrain import gguf
-from drivetrain.dialects.ollama import names
+from drivetrain.dialects.ollama import names, options
 from drivetrain.errors import BadRequest, ModelNotFound
 from drivetrain.library import details, ids, record, settings, weights
 from drivetrain.library.record import Record
@@ -20,6 +21,7 @@ from drivetrain.library.settings import Layer
 from drivetrain.types import Capability, Model, ModelSpec
 
 _LOOK_AGAIN_S = 1.0
+_MOST_TIME_LOOKING = 0.005  # of all time: with very many models, look less often
 _LOOK_AGAIN_FOR_A_MISS_S = 0.05
 _DEPTH = 4  # models/org/name/model.json, as people arrange them by hand
 _MAX_SPELLINGS = 4096
@@ -47,7 +49,7 @@ class Catalog:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._models = home / "models"
-        self._looked_s = float("-inf")
+        self._looked_s = self._look_again_s = float("-inf")
         self._engines: Mark = ()
         self._entries: dict[Path, Entry] = {}
         self._by_id: dict[str, Entry] = {}
@@ -56,7 +58,7 @@ class Catalog:
 
     def lookup(self, name: str) -> ModelSpec:
         """The model that `name` spells. Raises `ModelNotFound`, or `BadRequest` with the reason if it is broken."""
-        if monotonic() - self._looked_s > _LOOK_AGAIN_S:
+        if monotonic() > self._look_again_s:
             self.look()
         spec = self._specs.get(name)
         return spec if spec is not None else self._resolve(name)
@@ -91,6 +93,7 @@ class Catalog:
 
     def look(self) -> None:
         """Bring everything up to date with the folders now."""
+        begun_s = monotonic()
         engines = _engines_mark(self._home / "engines")
         known = self._entries if engines == self._engines else {}
         found: dict[Path, Entry] = {}
@@ -99,9 +102,12 @@ class Catalog:
             entry = known.get(folder)
             found[folder] = entry if entry and entry.mark == mark else self._read(folder, mark, listing)
         changed = found.keys() != self._entries.keys() or any(found[path] is not self._entries[path] for path in found)
-        self._engines, self._entries, self._looked_s = engines, found, monotonic()
+        self._engines, self._entries = engines, found
         if changed:
             self._index()
+        self._looked_s = monotonic()
+        unchanged_cost_s = 0.0 if changed else self._looked_s - begun_s
+        self._look_again_s = self._looked_s + max(_LOOK_AGAIN_S, unchanged_cost_s / _MOST_TIME_LOOKING)
 
     def _index(self) -> None:
         self._specs.clear()
@@ -151,7 +157,7 @@ def _resolved(entry: Entry, listed: tuple[str, ...]) -> Entry:
         projector=str(found.projector) if found.projector else None,
         adapters=tuple(map(str, found.adapters)),
         remote_model=read.remote_model or (None if found.weights else entry.id),
-        settings=effective.settings,
+        settings={**effective.settings, **_of_loading(effective.parameters)},
         parameters=effective.parameters,
         template=read.template,
         system=read.system,
@@ -159,6 +165,11 @@ def _resolved(entry: Entry, listed: tuple[str, ...]) -> Entry:
         model=_model(entry, files, found.projector),
     )
     return msgspec.structs.replace(entry, files=files, spec=spec)
+
+
+def _of_loading(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Ollama's PARAMETER names options of both kinds: the context's length among those of a request."""
+    return {name: value for name, value in parameters.items() if name in options.RUNNER}
 
 
 def _model(entry: Entry, files: tuple[Path, ...], projector: Path | None) -> Model:

@@ -99,18 +99,19 @@ class Depot:
         return digest
 
     def _teller(self, key: str, part: Remote | None = None) -> Callable[[int, int | None], None]:
-        """Reports progress ten times a second, and its end."""
-        last_s = float("-inf")
+        """Reports progress ten times a second, at each hundredth, and at the end."""
+        last_s, last_bytes = float("-inf"), 0
 
         def tell(completed: int, total: int | None) -> None:
-            nonlocal last_s
+            nonlocal last_s, last_bytes
             self.arrived[key] = max(completed, self.arrived.get(key, 0))
             if total is not None:
                 self.wanted[key] = total
                 if part is not None:
                     self._note(part, total)
-            if completed == total or monotonic() - last_s > _TELL_EVERY_S:
-                last_s = monotonic()
+            hundredth = total is not None and completed - last_bytes >= total // 100
+            if completed == total or hundredth or monotonic() - last_s > _TELL_EVERY_S:
+                last_s, last_bytes = monotonic(), completed
                 self.report(Status(status=f"pulling {key[7:19]}", digest=key, total=total, completed=self.arrived[key]))
 
         return tell

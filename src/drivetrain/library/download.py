@@ -314,7 +314,7 @@ class Download:
 
 def _pause_s(failures: int) -> float:
     """Hardly any after progress; then longer and longer, spread out."""
-    return min(0.02 * 4**failures, 15.0) * (0.5 + random() / 2)
+    return min(0.02 * 4.0**failures, 15.0) * (0.5 + random() / 2)
 
 
 def partial_path(path: Path) -> Path:

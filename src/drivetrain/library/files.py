@@ -31,8 +31,7 @@ def room_in(folder: Path) -> Iterator[None]:
         if error.errno not in _FULL:
             raise
         raise StorageFull(
-            f"no space left in {folder}: {size_text(free_bytes(folder))} are free; what has arrived is kept, "
-            "free some space and try again"
+            f"no space left in {folder}: {size_text(free_bytes(folder))} are free; make room there and try again"
         ) from error
 
 

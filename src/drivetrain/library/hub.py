@@ -108,7 +108,7 @@ def _describe(repo: str, endpoint: str) -> tuple[list[RepoFile], dict[str, str],
         )
         for sibling in info.siblings or ()
     ]
-    token = api.token if isinstance(api.token, str) else _token()
+    token = _token()
     headers = {"authorization": f"Bearer {token}"} if token else {}
     return (
         files,

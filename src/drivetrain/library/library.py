@@ -49,7 +49,7 @@ class Library:
         self._blobs = Blobs(home / "blobs")
         self._pulls = Pulls(home / "state" / "pulls", self._blobs.folder)
         self._catalog = Catalog(home)
-        self._flights: dict[tuple[str, str], Flight] = {}
+        self._flights: dict[tuple[str, sources.Source], Flight] = {}
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Library:
         and what has arrived is kept for the next time."""
         parsed = sources.parse(source, insecure=insecure)
         id = ids.check(name or parsed.id)
-        key = (names.key(id), source)
+        key = (names.key(id), parsed)
         flight = self._flights.get(key)
         if flight is None or flight.over:
             transfer = Transfer(id, source, parsed, self._downloads, self._blobs, self._pulls, self._notify)

@@ -1,12 +1,13 @@
 """Pulls that were begun and not finished: how far each is, and what to pull to go on."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from drivetrain.errors import BadRequest
-from drivetrain.library import download, files, ids
+from drivetrain.dialects.ollama import names
+from drivetrain.library import download, files
 
 
 class _Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,10 +52,7 @@ class Pulls:
                 download.discard(self._blobs / name)
 
     def find(self, id: str) -> Unfinished | None:
-        try:
-            return self._read(self._path(id))
-        except BadRequest:
-            return None
+        return self._read(self._path(id))
 
     def all(self) -> Iterator[Unfinished]:
         for path in sorted(self._folder.glob("*.json")):
@@ -63,7 +61,8 @@ class Pulls:
                 yield found
 
     def _path(self, id: str) -> Path:
-        return self._folder / f"{ids.folder(id)}.json"
+        """One per model, however its name is spelled."""
+        return self._folder / f"{hashlib.sha256(names.key(id).encode()).hexdigest()[:32]}.json"
 
     def _note(self, path: Path) -> _Note | None:
         try:

@@ -1,4 +1,4 @@
-"""The HTTP face: a plain ASGI application. One table of routes, one guard, one place where errors become answers."""
+"""The HTTP face: one table of routes, one guard, one place where errors become answers."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from drivetrain.config.schema import Server as ServerConfig
 from drivetrain.errors import DrivetrainError, Internal, MethodNotAllowed, NotFound
 from drivetrain.gateway.meter import ulid
 from drivetrain.server import guard
-from drivetrain.server.exchange import Exchange, Header, Receive, Scope, Send
+from drivetrain.server.exchange import Exchange, Header
 from drivetrain.server.routing import Routes
 
 __all__ = ["App"]
@@ -28,11 +28,11 @@ class App:
         self._config = config
         self._guarded = guard.is_loopback(config.host)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return  # no web sockets; the lifespan is the server's owner's business
-        exchange = Exchange(scope, receive, send, max_body_bytes=self._config.max_body_bytes)
+    async def handle(self, exchange: Exchange) -> None:
+        """Answer one request, whatever happens."""
+        exchange.max_body_bytes = self._config.max_body_bytes
         exchange.id = request_id(exchange.headers)
+        exchange.json_type = self.routes.json_type(exchange.path)
         try:
             if not await self._refused(exchange):
                 await self._handle(exchange)

@@ -39,7 +39,7 @@ class Stream:
 
     async def _send_all(self, batches: Batches) -> None:
         """The last bytes wait until the generator has ended: by then the answer is in the ledger."""
-        encode = self._reply.encode
+        encode = self._reply.encode_all
         last = b""
         async with aclosing(batches):
             async for events in batches:
@@ -49,7 +49,7 @@ class Stream:
                 if type(final) is Progress:
                     self._progress = final
                     continue
-                data = b"".join([encode(event) for event in events])
+                data = encode(events)
                 if type(final) is Finished:
                     last = data
                 elif data:
@@ -93,6 +93,5 @@ async def whole(exchange: Exchange, reply: Reply, batches: Batches) -> None:
     folded = Fold()
     async with aclosing(batches):
         async for events in batches:
-            for event in events:
-                folded.add(event)
+            folded.extend(events)
     await exchange.respond(200, reply.whole(folded.response()))

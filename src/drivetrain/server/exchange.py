@@ -1,40 +1,76 @@
-"""One HTTP request and its answer, on top of ASGI: headers, body within limits, one response, the caller's leaving."""
+"""One HTTP request and its answer, as a handler sees them: headers, a body within limits, one response."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Protocol
 from urllib.parse import parse_qs
 
-from drivetrain.errors import BadRequest, Cancelled, TooLarge, UnsupportedMedia
+from drivetrain.errors import BadRequest, TooLarge, UnsupportedMedia
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 JSON = b"application/json"
 # A stream must pass proxies unbuffered, and no cache may keep an answer.
 STREAM_HEADERS: tuple[Header, ...] = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+STATUS_LINES: Mapping[int, bytes] = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+} | {499: b"HTTP/1.1 499 Client Closed Request\r\n"}
+BODILESS = frozenset({204, 304})
+BUFFER_BYTES = 2**20  # of a body that waits to be read; then the caller is slowed down
+
+
+class Wire(Protocol):
+    """The connection below an exchange."""
+
+    @property
+    def default_head(self) -> bytes:
+        """Header lines of every response."""
+
+    def write(self, data: bytes) -> None: ...
+    async def drain(self) -> None:
+        """Returns at once, or when a caller who reads slowly has caught up."""
+
+    def hold(self, *, hold: bool) -> None:
+        """Stop or go on taking bytes from the caller."""
+
+    def ended(self, *, keep_alive: bool) -> None:
+        """The response is complete."""
 
 
 class Exchange:
-    """What a handler works with. `respond` once, or `start` and then `send_body` until `more=False`."""
+    """What a handler works with. `respond` once, or `start` and then `send_body` until `more=False`.
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, *, max_body_bytes: int) -> None:
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.query_string: bytes = scope["query_string"]
-        self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
+    The task that handles it is cancelled as soon as the caller leaves.
+    """
+
+    def __init__(
+        self, wire: Wire, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes], *, keep_alive: bool
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query_string = query
+        self.headers = headers
         self.id = ""
         self.started = False
         self.done = False
         self.gone = False  # the caller has left
         self.extra: list[Header] = []  # headers of every answer to this request
-        self._receive = receive
-        self._send = send
-        self._max_body_bytes = max_body_bytes
+        self.json_type = JSON  # how the dialect of this path writes it
+        self.max_body_bytes = 0
+        self._wire = wire
+        self._keep_alive = keep_alive
+        self._head = b""  # of the response, until there is something to send with it
+        self._chunked = False
+        self._arrived: deque[bytes] = deque()
+        self._arrived_bytes = 0
+        self._complete = False
+        self._broken = ""
+        self._news: asyncio.Future[None] | None = None
         self._body: bytes | None = None
+
+    # --- the request --------------------------------------------------------------------------------------------------
 
     @property
     def has_body(self) -> bool:
@@ -46,41 +82,67 @@ class Exchange:
         return values[-1] if values else None
 
     async def body(self) -> bytes:
-        """The whole body. Raises `TooLarge`; `UnsupportedMedia` if it is compressed; `Cancelled` if the caller left."""
+        """The whole body. Raises `TooLarge`, or `UnsupportedMedia` if it is compressed."""
         if self._body is None:
             self._check_declared()
-            self._body = await self._read()
+            while not self._complete:
+                await self._more()
+                if self._arrived_bytes > self.max_body_bytes:
+                    raise self._too_large(self._arrived_bytes)
+                self._wire.hold(hold=False)
+            if self._arrived_bytes > self.max_body_bytes:
+                raise self._too_large(self._arrived_bytes)
+            self._body = b"".join(self._arrived) if len(self._arrived) != 1 else self._arrived[0]
         return self._body
 
-    async def _read(self) -> bytes:
-        message = await self._receive()
-        if message["type"] == "http.request" and not message.get("more_body"):
-            return self._checked(message.get("body", b""))
-        parts: list[bytes] = []
-        size = 0
-        while message["type"] == "http.request":
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._max_body_bytes:
-                raise self._too_large(size)
-            if not message.get("more_body"):
-                return b"".join(parts)
-            message = await self._receive()
-        raise Cancelled("the caller left before its request was complete")
-
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """A body of any size, as it comes. Raises `Cancelled` if the caller leaves."""
+        """A body of any size, as it comes; the caller is slowed down to the reader's pace."""
         if self._body is not None:
             yield self._body
             return
         while True:
-            message = await self._receive()
-            if message["type"] != "http.request":
-                raise Cancelled("the caller left before its request was complete")
-            if data := message.get("body", b""):
+            while self._arrived:
+                data = self._arrived.popleft()
+                self._arrived_bytes -= len(data)
                 yield data
-            if not message.get("more_body"):
+            if self._complete:
                 return
+            self._wire.hold(hold=False)
+            await self._more()
+
+    async def _more(self) -> None:
+        if self.headers.get(b"expect", b"").lower() == b"100-continue" and not self.started and not self._arrived:
+            self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not self._broken:
+            self._news = asyncio.get_running_loop().create_future()
+            await self._news
+        if self._broken:
+            raise BadRequest(self._broken)
+
+    def feed(self, data: bytes) -> None:
+        """A piece of the body has come. Nobody reads it once the answer is out."""
+        if self.done:
+            return
+        self._arrived.append(data)
+        self._arrived_bytes += len(data)
+        if self._arrived_bytes > BUFFER_BYTES:
+            self._wire.hold(hold=True)
+        self._tell()
+
+    def complete(self) -> None:
+        """The body is whole."""
+        self._complete = True
+        if self._news is not None:
+            self._tell()
+
+    def break_off(self, why: str) -> None:
+        """The rest of the body cannot be read."""
+        self._broken = why
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     def _check_declared(self) -> None:
         encoding = self.headers.get(b"content-encoding", b"identity")
@@ -88,55 +150,78 @@ class Exchange:
             name = encoding.decode("latin-1")
             raise UnsupportedMedia(f"content-encoding {name!r} is not accepted; send the body as it is")
         declared = self.headers.get(b"content-length")
-        if declared is None:
-            return
-        if not declared.isdigit():
-            raise BadRequest(f"content-length {declared.decode('latin-1')!r} is not a number")
-        if int(declared) > self._max_body_bytes:
+        if declared is not None and int(declared) > self.max_body_bytes:
             raise self._too_large(int(declared))
 
-    def _checked(self, body: bytes) -> bytes:
-        if len(body) > self._max_body_bytes:
-            raise self._too_large(len(body))
-        return body
-
     def _too_large(self, size: int) -> TooLarge:
-        limit = self._max_body_bytes
-        return TooLarge(f"the body has {size} bytes; at most {limit} are accepted (server.max_body_bytes)")
+        limit = self.max_body_bytes
+        return TooLarge(f"the body has {size} bytes or more; at most {limit} are accepted (server.max_body_bytes)")
+
+    # --- the response -------------------------------------------------------------------------------------------------
+
+    async def respond(
+        self, status: int, body: bytes = b"", media_type: bytes | None = None, headers: Sequence[Header] = ()
+    ) -> None:
+        """The whole answer, in one write. JSON unless said otherwise; what has no body has no type."""
+        self.started = self.done = True
+        head = self._head_of(status, media_type or self.json_type if body else b"", headers)
+        length = b"" if status in BODILESS else b"content-length: %d\r\n" % len(body)
+        content = b"" if self.method == "HEAD" or status in BODILESS else body
+        self._wire.write(b"%b%b\r\n%b" % (head, length, content))
+        await self._end()
 
     async def start(self, status: int, media_type: bytes, headers: Sequence[Header] = ()) -> None:
+        """Begin an answer whose length is not known. Its head is sent with the first piece of its body."""
         self.started = True
-        lines = [(b"content-type", media_type), *self.extra, *headers]
-        if self.id:
-            lines.append((b"x-request-id", self.id.encode("latin-1")))
-        await self._send({"type": "http.response.start", "status": status, "headers": lines})
+        self._chunked = True
+        self._head = self._head_of(status, media_type, headers) + b"transfer-encoding: chunked\r\n\r\n"
 
     async def relay(self, status: int, headers: Sequence[Header]) -> None:
         """Start an answer with another server's headers, its request id among them."""
         self.started = True
-        await self._send({"type": "http.response.start", "status": status, "headers": [*self.extra, *headers]})
+        self._chunked = not any(name.lower() == b"content-length" for name, _ in headers) and status not in BODILESS
+        framing = ((b"transfer-encoding", b"chunked"),) if self._chunked else ()
+        self._head = STATUS_LINES[status] + _lines((*self.extra, *headers, *framing)) + self._closing() + b"\r\n"
 
     async def send_body(self, data: bytes, *, more: bool) -> None:
-        self.done = not more
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        head, self._head = self._head, b""
+        if self.method == "HEAD":
+            data = b""
+        elif self._chunked:
+            data = _chunk(data, last=not more)
+        if head or data:
+            self._wire.write(head + data)
+        if more:
+            await self._wire.drain()
+        else:
+            self.done = True
+            await self._end()
 
-    async def respond(
-        self, status: int, body: bytes = b"", media_type: bytes = JSON, headers: Sequence[Header] = ()
-    ) -> None:
-        await self.start(status, media_type, (*headers, (b"content-length", b"%d" % len(body))))
-        await self.send_body(b"" if self.method == "HEAD" else body, more=False)
+    async def _end(self) -> None:
+        self._wire.ended(keep_alive=self._keep_alive and self._complete)
+        await self._wire.drain()
 
-    def attend(self) -> "asyncio.Task[None]":
-        """Cancel the current task as soon as the caller leaves. The body must have been read."""
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("an exchange is handled inside a task")
-        return asyncio.get_running_loop().create_task(self._leave(task))
+    def _head_of(self, status: int, media_type: bytes, headers: Sequence[Header]) -> bytes:
+        lines = _lines((*self.extra, *headers)) if headers or self.extra else b""
+        id = b"x-request-id: %b\r\n" % self.id.encode("latin-1") if self.id else b""
+        return b"%b%b%b%b%b%b" % (
+            STATUS_LINES[status],
+            self._wire.default_head,
+            b"content-type: %b\r\n" % media_type if media_type else b"",
+            id,
+            lines,
+            self._closing(),
+        )
 
-    async def _leave(self, task: "asyncio.Task[Any]") -> None:
-        while not self.done:
-            message = await self._receive()
-            if message["type"] == "http.disconnect" and not self.done:
-                self.gone = True
-                task.cancel()
-                return
+    def _closing(self) -> bytes:
+        return b"" if self._keep_alive and self._complete else b"connection: close\r\n"
+
+
+def _lines(headers: Sequence[Header]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+def _chunk(data: bytes, *, last: bool) -> bytes:
+    """RFC 9112 §7.1."""
+    chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+    return chunk + b"0\r\n\r\n" if last else chunk

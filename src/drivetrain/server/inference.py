@@ -32,23 +32,14 @@ class Inference:
         call = _call(exchange, surface.name)
         reply = surface.reply(request, id=call.id, created_s=call.received_s)
         batches = self.gateway.generate(request, call)
-        attending = exchange.attend()
-        try:
-            if request.stream:
-                await Stream(exchange, reply, self._hearts).run(batches)
-            else:
-                await whole(exchange, reply, batches)
-        finally:
-            if not exchange.done:
-                attending.cancel()
+        if request.stream:
+            await Stream(exchange, reply, self._hearts).run(batches)
+        else:
+            await whole(exchange, reply, batches)
 
     async def embeddings(self, exchange: Exchange, dialect: str, request: EmbedRequest) -> tuple[Embeddings, Timings]:
         call = _call(exchange, dialect)
-        attending = exchange.attend()
-        try:
-            answer = await self.gateway.embed(request, call)
-        finally:
-            attending.cancel()
+        answer = await self.gateway.embed(request, call)
         return answer, Timings(prompt_s=time.time() - call.received_s)
 
 

@@ -1,15 +1,18 @@
 """The HTTP server process: sockets, uvicorn, and a shutdown that lets running requests finish."""
 
 import socket
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import uvicorn
 
 from drivetrain.config.schema import Server as ServerConfig
 from drivetrain.errors import BadRequest
 from drivetrain.server import App
+from drivetrain.server.protocol import Connection
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75  # longer than the idle time of common load balancers (60 s), so that they never meet a closed one
@@ -21,9 +24,11 @@ class Listener(uvicorn.Server):
     def __init__(self, app: App, config: ServerConfig, *, started: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
-                app,
-                http="httptools",
+                cast(Any, app),
+                http=Connection,
                 ws="none",
+                interface="asgi3",  # what `app` is called by uvicorn; only `Connection` looks at it
+                proxy_headers=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -34,6 +39,14 @@ class Listener(uvicorn.Server):
             )
         )
         self._tell_started = started
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second. Once a second, callers who say nothing are hung up on."""
+        if counter % 10 == 0:
+            now_s = time.monotonic()
+            for connection in list(self.server_state.connections):
+                cast(Connection, connection).sweep(now_s, idle_s=KEEP_ALIVE_S)
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

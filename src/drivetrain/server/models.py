@@ -59,20 +59,16 @@ class Models:
             spec = await self._library.add(path, wanted.name or path.stem, link=wanted.link)
             name = spec.id
         elif wanted.pull is not None and wanted.import_path is None:
-            name = await self._pull(exchange, wanted.pull, wanted.name)
+            name = await self._pull(wanted.pull, wanted.name)
         else:
             raise BadRequest("give either `import`, a path on the server's machine, or `pull`, a source")
         await exchange.respond(201, openai.encode_model(self._gateway.catalog.describe(name)))
 
-    async def _pull(self, exchange: Exchange, source: str, name: str | None) -> str:
-        attending = exchange.attend()
+    async def _pull(self, source: str, name: str | None) -> str:
         statuses = self._library.pull(source, name=name)
-        try:
-            async with aclosing(statuses):
-                async for _ in statuses:
-                    continue
-        finally:
-            attending.cancel()
+        async with aclosing(statuses):
+            async for _ in statuses:
+                continue
         return name or sources.parse(source).id
 
     async def update(self, exchange: Exchange, name: str) -> None:

@@ -6,15 +6,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from drivetrain.dialects import Surface, ollama
-from drivetrain.errors import DrivetrainError, NotFound
+from drivetrain.errors import ContextOverflow, DrivetrainError, NotFound
 from drivetrain.library import Library, Status, about
 from drivetrain.server.exchange import STREAM_HEADERS, Exchange
 from drivetrain.server.inference import Inference
 from drivetrain.server.models import delete
-from drivetrain.types import ModelSpec, Request
+from drivetrain.types import Embeddings, EmbedRequest, ModelSpec, Request, Timings
 
 NDJSON = b"application/x-ndjson"
-JSON_UTF8 = b"application/json; charset=utf-8"
 COPILOT = b"GitHubCopilotChat"
 
 
@@ -34,32 +33,56 @@ class Ollama:
 
     async def _generate(self, exchange: Exchange, surface: Surface) -> None:
         request = surface.decode_request(await self._inference.body(exchange))
+        await self._check_thinking(request)
         if ollama.wants_load(request):
             await self._load(exchange, request)
         else:
-            await self._inference.answer(exchange, surface, request)
+            await self._answer(exchange, surface, request)
+
+    async def _answer(self, exchange: Exchange, surface: Surface, request: Request) -> None:
+        """A conversation too long for the model is asked again with its oldest turns left out."""
+        shorter = ollama.shortened(request)
+        while True:
+            try:
+                return await self._inference.answer(exchange, surface, request)
+            except ContextOverflow:
+                following = next(shorter, None)
+                if exchange.started or following is None:
+                    raise
+                request = following
+
+    async def _check_thinking(self, request: Request) -> None:
+        """Ollama refuses to have a model think that cannot, where OpenAI's callers find their wish ignored."""
+        if request.reasoning in (None, "none"):
+            return
+        entry = await self._gateway.resolve(request.model)
+        if entry.spec is not None and "thinking" not in entry.spec.model.capabilities:
+            raise ollama.errors.does_not_support(request.model, "thinking")
 
     async def _load(self, exchange: Exchange, request: Request) -> None:
         """A request that holds nothing to answer brings the model into memory, or takes it out."""
-        attending = exchange.attend()
-        try:
-            if request.keep_alive_s == 0:
-                await self._gateway.unload(request.model)
-            else:
-                await self._gateway.load(request.model, keep_alive_s=request.keep_alive_s, options=request.options)
-        finally:
-            attending.cancel()
-        await exchange.respond(200, ollama.encode_load(request, created_s=time.time()), JSON_UTF8)
+        if request.keep_alive_s == 0:
+            await self._gateway.unload(request.model)
+        else:
+            await self._gateway.load(request.model, keep_alive_s=request.keep_alive_s, options=request.options)
+        await exchange.respond(200, ollama.encode_load(request, created_s=time.time()))
 
     async def embed(self, exchange: Exchange) -> None:
         request = ollama.decode_embed_request(await self._inference.body(exchange))
-        answer, timings = await self._inference.embeddings(exchange, "ollama.embed", request)
-        await exchange.respond(200, ollama.encode_embeddings(request, answer, timings=timings), JSON_UTF8)
+        answer, timings = await self._vectors(exchange, "ollama.embed", request)
+        await exchange.respond(200, ollama.encode_embeddings(request, answer, timings=timings))
 
     async def embeddings(self, exchange: Exchange) -> None:
         request = ollama.decode_legacy_embed_request(await self._inference.body(exchange))
-        answer, _ = await self._inference.embeddings(exchange, "ollama.embeddings", request)
-        await exchange.respond(200, ollama.encode_legacy_embedding(answer), JSON_UTF8)
+        answer, _ = await self._vectors(exchange, "ollama.embeddings", request)
+        await exchange.respond(200, ollama.encode_legacy_embedding(answer))
+
+    async def _vectors(self, exchange: Exchange, dialect: str, request: EmbedRequest) -> tuple[Embeddings, Timings]:
+        """An empty input asks for no vector: it only loads the model."""
+        if request.inputs:
+            return await self._inference.embeddings(exchange, dialect, request)
+        await self._gateway.load(request.model, keep_alive_s=request.keep_alive_s, options=request.options)
+        return Embeddings(vectors=()), Timings()
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -67,17 +90,17 @@ class Ollama:
         await exchange.respond(200, b"Ollama is running", b"text/plain; charset=utf-8")
 
     async def version(self, exchange: Exchange) -> None:
-        await exchange.respond(200, ollama.encode_version(), JSON_UTF8)
+        await exchange.respond(200, ollama.encode_version())
 
     async def status(self, exchange: Exchange) -> None:
-        await exchange.respond(200, b'{"cloud":{"disabled":true,"source":"drivetrain"}}', JSON_UTF8)
+        await exchange.respond(200, b'{"cloud":{"disabled":true,"source":"drivetrain"}}')
 
     async def tags(self, exchange: Exchange) -> None:
-        await exchange.respond(200, ollama.encode_tags(self._gateway.catalog.models()), JSON_UTF8)
+        await exchange.respond(200, ollama.encode_tags(self._gateway.catalog.models()))
 
     async def ps(self, exchange: Exchange) -> None:
         loaded = [model for models in (await self._gateway.loaded()).values() for model in models]
-        await exchange.respond(200, ollama.encode_ps(loaded), JSON_UTF8)
+        await exchange.respond(200, ollama.encode_ps(loaded))
 
     async def show(self, exchange: Exchange) -> None:
         asked = ollama.decode_show_request(await exchange.body())
@@ -91,7 +114,7 @@ class Ollama:
         else:
             members = self._library.members(spec.id)
             shown = await asyncio.to_thread(about.shown, spec, members, verbose=asked.verbose)
-        await exchange.respond(200, ollama.encode_show(spec, shown, basename=basename), JSON_UTF8)
+        await exchange.respond(200, ollama.encode_show(spec, shown, basename=basename))
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -130,11 +153,10 @@ class Ollama:
 
     async def account(self, exchange: Exchange) -> None:
         """Nobody signs in here: there is no cloud behind us."""
-        await exchange.respond(401, b'{"error":"unauthorized","signin_url":""}', JSON_UTF8)
+        await exchange.respond(401, b'{"error":"unauthorized","signin_url":""}')
 
     async def _report(self, exchange: Exchange, statuses: AsyncGenerator[Status, None], *, stream: bool) -> None:
         """How a long errand goes, line by line, or only its end. An error before the first line is an HTTP error."""
-        attending = exchange.attend()
         try:
             async with aclosing(statuses):
                 async for status in statuses:
@@ -143,14 +165,11 @@ class Ollama:
             if stream:
                 await exchange.send_body(b"", more=False)
             else:
-                await exchange.respond(200, ollama.SUCCESS, JSON_UTF8)
+                await exchange.respond(200, ollama.SUCCESS)
         except DrivetrainError as error:
             if not exchange.started:
                 raise
             await exchange.send_body(ollama.encode_error(error) + b"\n", more=False)
-        finally:
-            if not exchange.done:
-                attending.cancel()
 
 
 async def _send_line(exchange: Exchange, line: bytes) -> None:

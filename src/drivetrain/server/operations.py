@@ -58,16 +58,11 @@ class Operations:
         last = last_event_id(exchange.headers.get(b"last-event-id", b"").decode("latin-1"))
         naming = _naming(exchange)
         await exchange.start(200, EVENT_STREAM, STREAM_HEADERS)
-        attending = exchange.attend()
-        try:
-            async with asyncio.TaskGroup() as group:
-                telling = group.create_task(self._tell(exchange, last, naming))
-                await self._drained.wait()
-                telling.cancel()
-            await exchange.send_body(b"", more=False)
-        finally:
-            if not exchange.done:
-                attending.cancel()
+        async with asyncio.TaskGroup() as group:
+            telling = group.create_task(self._tell(exchange, last, naming))
+            await self._drained.wait()
+            telling.cancel()
+        await exchange.send_body(b"", more=False)
 
     async def _tell(self, exchange: Exchange, last: int | None, naming: Naming) -> None:
         async with aclosing(self._telemetry.notices.stream(last, naming=naming)) as frames:

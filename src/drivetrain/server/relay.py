@@ -37,7 +37,7 @@ class Relay:
     def table(self, routes: Routes, inference: frozenset[str]) -> Routes:
         """The worker's table of routes: `inference` paths are looked at, some others are our own, the rest relayed."""
         table = Routes()
-        table.renderers = routes.renderers
+        table.renderers, table.json_types = routes.renderers, routes.json_types
         for (method, path), handler in routes.exact.items():
             if path in inference:
                 table.add(method, path, self._chosen(handler))
@@ -79,14 +79,10 @@ class Relay:
         content: AsyncIterable[bytes] | None = exchange.pieces() if exchange.has_body else None
         with web.translated("the owner process"):
             async with self._client.stream(exchange.method, path, headers=headers, content=content) as answer:
-                attending = exchange.attend()
-                try:
-                    await exchange.relay(answer.status_code, [h for h in answer.headers.raw if h[0].lower() not in HOP])
-                    async for data in answer.aiter_raw():
-                        await exchange.send_body(data, more=True)
-                    await exchange.send_body(b"", more=False)
-                finally:
-                    attending.cancel()
+                await exchange.relay(answer.status_code, [h for h in answer.headers.raw if h[0].lower() not in HOP])
+                async for data in answer.aiter_raw():
+                    await exchange.send_body(data, more=True)
+                await exchange.send_body(b"", more=False)
 
     async def aclose(self) -> None:
         await self._client.aclose()

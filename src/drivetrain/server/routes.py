@@ -25,6 +25,7 @@ INFERENCE = frozenset(
 def routes(inference: Inference, models: Models, native: Ollama, operations: Operations) -> Routes:
     table = Routes()
     table.renderers["/api/"] = ollama.encode_error
+    table.json_types["/api/"] = b"application/json; charset=utf-8"
     _openai(table, inference, models)
     _ollama(table, native)
     table.add("GET HEAD", "/healthz", operations.healthz)

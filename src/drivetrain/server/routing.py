@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from drivetrain.dialects import openai
 from drivetrain.errors import DrivetrainError
-from drivetrain.server.exchange import Exchange
+from drivetrain.server.exchange import JSON, Exchange
 
 Handler = Callable[[Exchange], Awaitable[None]]
 TailHandler = Callable[[Exchange, str], Awaitable[None]]
@@ -18,6 +18,7 @@ class Routes:
         self.exact: dict[tuple[str, str], Handler] = {}
         self.prefixes: dict[tuple[str, str], TailHandler] = {}
         self.renderers: dict[str, Callable[[DrivetrainError], bytes]] = {}  # path prefix → how errors look there
+        self.json_types: dict[str, bytes] = {}  # path prefix → how JSON is called there
 
     def add(self, methods: str, path: str, handler: Handler) -> None:
         for method in methods.split():
@@ -42,6 +43,12 @@ class Routes:
         return sorted(
             exact | {method for method, prefix in self.prefixes if path.startswith(prefix) and path != prefix}
         )
+
+    def json_type(self, path: str) -> bytes:
+        for prefix, json_type in self.json_types.items():
+            if path.startswith(prefix):
+                return json_type
+        return JSON
 
     def render(self, path: str, error: DrivetrainError) -> bytes:
         for prefix, renderer in self.renderers.items():

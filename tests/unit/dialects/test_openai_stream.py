@@ -234,7 +234,8 @@ def test_reasoning_is_read_under_both_names_and_forwarded_under_both(name: str) 
 
 def test_a_frame_of_several_events_is_forwarded_once() -> None:
     tokens = {
-        "content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [{"token": "b", "logprob": -1}]}]
+        "content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [{"token": "b", "logprob": -1}]}],
+        "refusal": None,
     }
     frame = chunk(delta(content="a", finish_reason="length", logprobs=tokens))
     assert read(frame + DONE, SAME)[:3] == [
@@ -245,6 +246,15 @@ def test_a_frame_of_several_events_is_forwarded_once() -> None:
         ),
         ChoiceFinished(reason="length", raw=b""),
     ]
+
+
+@pytest.mark.parametrize("text", ["a", '"refusal"', '"logprobs":{"content":'])
+def test_log_probabilities_reach_the_caller_with_the_refusal_that_engines_leave_out(text: str) -> None:
+    tokens = [{"token": text, "logprob": -0.5, "bytes": None, "top_logprobs": []}]
+    frame = chunk(delta(content=text, logprobs={"content": tokens}))
+    first, *_ = read(frame + chunk(delta(finish_reason="stop")) + DONE, SAME)
+    told = json.loads((first.raw or b"").removeprefix(b"data: "))["choices"][0]
+    assert told == delta(content=text, logprobs={"refusal": None, "content": tokens})
 
 
 def test_reads_a_raw_completion_with_its_log_probabilities() -> None:

@@ -18,7 +18,7 @@ from drivetrain.errors import (
     RateLimited,
 )
 from drivetrain.gateway import Call, Gateway
-from drivetrain.types import Embeddings, EmbedRequest, Event, Progress, Request, Usage, fold
+from drivetrain.types import Embeddings, EmbedRequest, Event, Finished, Progress, Request, Usage, fold
 from tests.fakes.engine import ANSWER, END, HELLO, ROLE, WORLD, ScriptedEngine, ask, gateway_over
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,9 @@ async def test_never_fails_over_after_the_first_content() -> None:
                 seen += events
     assert seen == [ROLE, HELLO]
     assert second.asked == []
-    assert [(row.outcome, row.completion_tokens, row.usage_estimated) for row in notebook.attempts] == [("error", 1, True)]
+    assert [(row.outcome, row.completion_tokens, row.usage_estimated) for row in notebook.attempts] == [
+        ("error", 1, True)
+    ]
 
 
 async def test_a_callers_mistake_is_not_tried_elsewhere() -> None:
@@ -155,7 +157,8 @@ async def test_an_unknown_model_is_named_in_the_error() -> None:
     gateway, notebook = gateway_over(ScriptedEngine("a"))
     with pytest.raises(ModelNotFound, match="nobody"):
         await collect(gateway, ask(model="nobody"))
-    assert notebook.attempts == []
+    (row,) = notebook.attempts
+    assert (row.engine, row.outcome, row.status, row.why) == ("", "rejected", 404, "model_not_found")
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
@@ -163,14 +166,16 @@ async def test_an_unknown_model_is_named_in_the_error() -> None:
 
 async def test_concurrency_admits_exactly_as_many_as_it_says_and_the_next_waits() -> None:
     engine = ScriptedEngine("a", ([HELLO], 0.05, END))
-    gateway, _ = gateway_over(engine, policy=Policy(limits=Limits(concurrency=2)))
+    gateway, notebook = gateway_over(engine, policy=Policy(limits=Limits(concurrency=2)))
     first, second = (asyncio.create_task(collect(gateway)) for _ in range(2))
     third = asyncio.create_task(collect(gateway))
     while len(engine.asked) < 2:
         await asyncio.sleep(0)
     assert gateway.pool.members["a"].outstanding == 2
+    assert (notebook.answering, notebook.queued) == (2, 1)
     await asyncio.gather(first, second, third)
     assert len(engine.asked) == 3
+    assert (notebook.answering, notebook.queued) == (0, 0)
 
 
 async def test_a_full_queue_refuses_and_a_slow_one_gives_up() -> None:
@@ -204,7 +209,7 @@ async def test_slots_survive_a_thousand_aborts_and_errors() -> None:
 
     await asyncio.gather(*(one() for _ in range(1000)))
     assert gateway.pool.members["a"].outstanding == 0
-    assert len(notebook.attempts) == len(engine.asked)
+    assert len([row for row in notebook.attempts if row.engine]) == len(engine.asked)
     engine.play(([HELLO], 60.0, END))
     asked = len(engine.asked)
     tasks = [asyncio.create_task(collect(gateway)) for _ in range(4)]
@@ -244,3 +249,16 @@ async def test_every_error_of_the_gateway_is_one_of_ours() -> None:
     gateway, _ = gateway_over(ScriptedEngine("a"))
     with pytest.raises(DrivetrainError):
         await gateway.embed(EmbedRequest(model="chat", inputs=("hi",)), CALL)
+
+
+async def test_durations_that_an_engine_does_not_tell_are_measured_for_callers_who_are_told_them() -> None:
+    engine = ScriptedEngine("a", ([Progress(stage="loading")], 0.05, [Progress(stage="loading")], 0.05, [HELLO], END))
+    gateway, _ = gateway_over(engine)
+    native = Call(id="req_1", dialect="ollama.chat", received_s=0.0)
+    async with aclosing(gateway.generate(ask(), native)) as batches:
+        timings = [event.timings async for events in batches for event in events if isinstance(event, Finished)]
+    (told,) = timings
+    assert told is not None
+    assert told.load_s >= 0.05
+    assert told.prompt_s >= 0.05
+    assert told.completion_s < 0.05

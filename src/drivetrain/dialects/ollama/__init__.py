@@ -11,6 +11,7 @@ Decisions a caller can see:
 - `template` in a request is rendered if it uses what such templates use (see `template`), and refused if not.
 - Options of load time (`num_ctx`, …), and others that `Sampling` lacks, are in `Request.options`. Unknown ones are
   ignored.
+- A conversation beyond the context loses its oldest turns (see `history`), unless `truncate` is false.
 - `DEFAULTS` is what Ollama assumes where neither the request nor the model says a value. It is for engines of other
   kinds: an Ollama engine knows its own, and its models' parameters come before them.
 """
@@ -26,6 +27,7 @@ from drivetrain.dialects.ollama.embeddings import (
     encode_legacy_embedding,
 )
 from drivetrain.dialects.ollama.errors import decode_error, encode_error
+from drivetrain.dialects.ollama.history import shortened
 from drivetrain.dialects.ollama.listing import (
     API_VERSION,
     Shown,
@@ -103,6 +105,7 @@ __all__ = [
     "modelfile",
     "names",
     "options",
+    "shortened",
     "surface_for",
     "wants_load",
 ]

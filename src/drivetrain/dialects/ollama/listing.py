@@ -89,6 +89,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     license: str = ""
     modelfile: str = ""
+    template: str = ""  # of the weights, where the model has none of its own
     model_info: Mapping[str, Any] = {}  # GGUF keys
     projector_info: Mapping[str, Any] = {}
     tensors: Sequence[Mapping[str, Any]] = ()  # for a verbose answer
@@ -107,7 +108,7 @@ def encode_show(spec: ModelSpec, known: Shown, *, basename: str | None = None) -
         info["general.basename"] = basename
     texts = {
         "parameters": parameters_text(spec.parameters, spec.settings),
-        "template": spec.template or "",
+        "template": spec.template or known.template,
         "system": spec.system or "",
         "messages": write_messages(spec.messages),
     }
@@ -149,6 +150,8 @@ def parameters_text(parameters: Mapping[str, Any], settings: Mapping[str, Any]) 
 
 
 def _value_text(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # Ollama writes 1, not 1.0
     return msgspec.json.encode(value).decode()
 
 

@@ -2,8 +2,9 @@
 
 Where the caller speaks the same surface and wants a stream, an event keeps its frame. A frame is changed only where it
 would mislead the caller: usage beside content (clients add it to the usage at the end), reasoning under one of its two
-names. Where an engine breaks the dialect's rules (a tool call without an index, a finish reason of its own), the event
-goes without its frame, and is written anew from its fields.
+names, log-probabilities without `refusal` (the dialect requires it, engines leave it out). Where an engine breaks the
+dialect's rules (a tool call without an index, a finish reason of its own), the event goes without its frame, and is
+written anew from its fields.
 """
 
 import re
@@ -50,6 +51,8 @@ _REASONS: Mapping[str, FinishReason] = {
 _BROKEN = frozenset({"abort", "error", "cancelled", "insufficient_system_resource"})
 _COMMON: Final = frozenset({"id", "object", "created", "model", "choices", "usage"})
 _REASONING = re.compile(rb'"(reasoning_content|reasoning)"(\s*:\s*)("(?:[^"\\]|\\.)*")')
+_LOGPROBS = re.compile(rb'("logprobs"\s*:\s*\{)(\s*"content"\s*:)')
+_REFUSAL = re.compile(rb'"refusal"\s*:')
 _DATA: Final = b"data: "
 _LF_LF: Final = b"\n\n"
 _NULL: Final = b"null"
@@ -102,23 +105,44 @@ class StreamDecoder:
         return events
 
     def _whole_frames(self, data: bytes, events: list[Event]) -> None:
-        """The usual case, by the shortest way: one text in each frame, around it what the frame before had."""
-        keep, text_of = self._keep, self._template.text
-        pieces = data.split(_LF_LF)
-        rest = pieces.pop()  # at most one line break too many
-        for piece in pieces:
-            if (text := text_of(piece)) and not self._ended:
-                self._deltas += 1
-                raw = piece + _LF_LF if keep else None
-                events.append(TextDelta(text=text, index=self._template.index, raw=raw))
+        """The usual case, by the shortest way: frames with one text each, and around it what the frame before had."""
+        at, size, template = 0, len(data), self._template
+        while at < size:
+            if data.startswith(template.before, at) and (end := self._texts(data, at, events)):
+                at = end
                 continue
-            if piece.startswith(_DATA) and b"\n" not in piece and b"\r" not in piece:
-                self._take(piece[6:], piece + _LF_LF if keep else None, events)
-                continue
-            for frame, raw, _ in self._reader.feed(piece + _LF_LF):
-                self._take(frame, raw if keep else None, events)
-        if rest:
-            self._reader.feed(rest)
+            end = data.find(_LF_LF, at)
+            self._whole_frame(data[at:end], events)
+            at = end + 2
+
+    def _texts(self, data: bytes, start: int, events: list[Event]) -> int:
+        """Take a run of text frames that begins here. Where it ends; 0 if there is none."""
+        template, keep = self._template, self._keep
+        end = data.rfind(template.after, start) + len(template.after)
+        found = template.run(data[start:end]) if end > start and not self._ended else None
+        if found is None:  # other frames may stand in between: the next one only
+            end = data.find(_LF_LF, start) + 2
+            found = template.run(data[start:end]) if data.endswith(template.after, start, end) else None
+        if found is None or self._ended:
+            return 0
+        texts, strings = found
+        self._deltas += len(texts)
+        index = template.index
+        if keep:
+            before, after = template.before, template.after
+            raws = [before + string + after for string in strings]
+            events += [TextDelta(text=text, index=index, raw=raw) for text, raw in zip(texts, raws, strict=True)]
+        else:
+            events += [TextDelta(text=text, index=index) for text in texts]
+        return end
+
+    def _whole_frame(self, piece: bytes, events: list[Event]) -> None:
+        keep = self._keep
+        if piece.startswith(_DATA) and b"\n" not in piece and b"\r" not in piece:
+            self._take(piece[6:], piece + _LF_LF if keep else None, events)
+            return
+        for frame, raw, _ in self._reader.feed(piece + _LF_LF):
+            self._take(frame, raw if keep else None, events)
 
     def close(self) -> Sequence[Event]:
         if self._failure is not None:
@@ -286,6 +310,8 @@ def _bare_of(data: bytes) -> wire.ChunkOut:
 
 def _attach(raw: bytes, events: list[Event], start: int) -> None:
     """Give a frame's bytes to the first of its events, none of which has been handed out yet; siblings get b""."""
+    if b'"logprobs"' in raw and not _REFUSAL.search(raw):
+        raw = _LOGPROBS.sub(rb'\1"refusal":null,\2', raw)
     if start == len(events):
         events.append(Opaque(raw=raw))
         return

@@ -1,8 +1,8 @@
 """What the frames of one stream have in common: a stream's text frames differ in one JSON string only.
 
-Once a frame has been decoded, the bytes before and after its text are known. A frame between the same bytes whose
-middle is exactly one JSON string says that string, and the rest of it need not be decoded again: half the cost of a
-frame is saved.
+Once a frame has been decoded, the bytes before and after its text are known. Frames between the same bytes, each with
+exactly one JSON string in its middle, say those strings, and the rest of them need not be decoded again: a run of such
+frames costs one split and one decoding.
 """
 
 import re
@@ -14,26 +14,32 @@ _MEMBERS = (re.compile(rb'"content"\s*:\s*'), re.compile(rb'"text"\s*:\s*'))
 _UNKNOWN = b"\0"  # begins no JSON
 
 _decode = msgspec.json.Decoder(str).decode
+_decode_all = msgspec.json.Decoder(list[str]).decode
 
 
 class Template:
     """The bytes around the text, and the choice it belongs to."""
 
-    __slots__ = ("_after", "_before", "_end", "_start", "index")
+    __slots__ = ("after", "before", "index")
 
     def __init__(self) -> None:
-        self._before, self._after = _UNKNOWN, _UNKNOWN
-        self._start, self._end = 1, -1
+        self.before, self.after = _UNKNOWN, _UNKNOWN  # up to the text, and from it to the end of the frame
         self.index = 0
 
-    def text(self, data: bytes) -> str:
-        """The text of a frame of this form; "" if it has none or another form."""
-        if not data.startswith(self._before) or not data.endswith(self._after):
-            return ""
+    def run(self, data: bytes) -> tuple[list[str], list[bytes]] | None:
+        """The texts of all the frames of this form, one after another, that `data` is; and the JSON of each.
+
+        None if it is not such a run: cutting it where one frame meets the next must give exactly one string per frame.
+        """
+        before, start = self.before, len(self.before)
+        frames = data.split(self.after)
+        frames.pop()  # what follows the last one: nothing
+        strings = [frame[start:] for frame in frames if frame.startswith(before)]
         try:
-            return _decode(data[self._start : self._end])
+            texts = _decode_all(b"[" + b",".join(strings) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return ""
+            return None
+        return (texts, strings) if len(texts) == len(strings) == len(frames) and "" not in texts else None
 
     def learn(self, data: bytes, text: str, index: int, *, completions: bool) -> None:
         """Take the form of a frame that was decoded to this text and nothing else."""
@@ -42,6 +48,5 @@ class Template:
         if found is None or string is None or data.count(found.group().split(b":")[0].rstrip()) != 1:
             return
         if _decode(string.group()) == text:
-            self._before, self._after = data[: string.start()], data[string.end() :]
-            self._start, self._end = len(self._before), -len(self._after)
+            self.before, self.after = data[: string.start()], data[string.end() :] + b"\n\n"
             self.index = index

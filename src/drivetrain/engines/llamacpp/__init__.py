@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from drivetrain.dialects.openai import CHAT, COMPLETIONS
 from drivetrain.engines import EngineSettings, Host
 from drivetrain.engines._remote import stream
-from drivetrain.engines.llamacpp import choices, embedding, machine
+from drivetrain.engines.llamacpp import choices, embedding, machine, tokens, tools
 from drivetrain.engines.llamacpp.fleet import Fleet, Lease
 from drivetrain.engines.llamacpp.resident import Running
 from drivetrain.errors import BadRequest, EngineFailed, EngineUnavailable, ModelNotFound, Unsupported
@@ -27,6 +27,7 @@ from drivetrain.types import (
     ModelSpec,
     Progress,
     Request,
+    TextDelta,
     Timings,
 )
 
@@ -61,7 +62,9 @@ class LlamaCpp:
         )
 
     async def generate(self, request: Request) -> AsyncGenerator[Sequence[Event], None]:
-        _refuse_what_it_cannot_see(self._host.lookup(request.model), request)
+        spec = self._host.lookup(request.model)
+        _refuse_what_it_cannot_see(spec, request)
+        _refuse_to_fill_in(spec, request)
         with self._fleet.lease(request.model, request.options, request.keep_alive_s) as lease:
             while (running := await lease.step()) is None:
                 yield (Progress(stage="queued" if lease.queued else "loading", fraction=lease.fraction),)
@@ -86,7 +89,8 @@ class LlamaCpp:
         return [loaded.model for loaded in await self.loaded()]
 
     async def loaded(self) -> Sequence[Loaded]:
-        return [resident.loaded() for resident in self._fleet.residents.values() if resident.state == "ready"]
+        ready = [resident for resident in self._fleet.residents.values() if resident.state == "ready"]
+        return [resident.loaded(engine=self.name) for resident in ready]
 
     async def health(self) -> Health:
         residents = self._fleet.residents.values()
@@ -121,17 +125,36 @@ def _events(running: Running, request: Request) -> AsyncGenerator[Sequence[Event
     surface = CHAT if request.completion is None else COMPLETIONS
     if choices.several(request):
         return _one_by_one(running, request)
-    return stream(running.upstream, "/v1" + surface.path, surface, request)
+    asked = tools.demanded(request, prefaced=running.launch.prefaced)
+    batches = stream(running.upstream, "/v1" + surface.path, surface, asked)
+    return _with_one_call(batches) if tools.one_call(request) else batches
+
+
+async def _with_one_call(answer: AsyncGenerator[Sequence[Event], None]) -> AsyncGenerator[Sequence[Event], None]:
+    async with aclosing(answer) as batches:
+        async for events in batches:
+            yield tools.without_further_calls(events)
 
 
 async def _one_by_one(running: Running, request: Request) -> AsyncGenerator[Sequence[Event], None]:
     ends: list[Finished] = []
     for index, single in enumerate(choices.singles(request)):
+        before = await _echo(running, request, single)
         async with aclosing(_events(running, single)) as batches:
             async for events in batches:
                 ends += [event for event in events if isinstance(event, Finished)]
-                yield choices.numbered(events, index)
+                numbered = choices.numbered(events, index)
+                yield [TextDelta(index=index, text=before), *numbered] if before and numbered else numbered
+                before = "" if numbered else before
     yield (choices.total(ends, request.sampling.n),)
+
+
+async def _echo(running: Running, request: Request, single: Request) -> str:
+    """The prompt of one of the request's answers, if it is to be repeated before it."""
+    if single.completion is None or request.completion is None or not request.completion.echo:
+        return ""
+    (prompt,) = single.completion.prompts
+    return prompt if isinstance(prompt, str) else await tokens.text_of(running.upstream, prompt)
 
 
 async def _explain(running: Running, error: Exception) -> None:
@@ -158,6 +181,11 @@ def _refuse_what_it_cannot_see(spec: ModelSpec, request: Request) -> None:
         raise BadRequest(
             "an image must be sent as a data: URL with base64 content, not as an address", param="messages"
         )
+
+
+def _refuse_to_fill_in(spec: ModelSpec, request: Request) -> None:
+    if request.completion is not None and request.completion.suffix and "insert" not in spec.model.capabilities:
+        raise Unsupported(f'"{spec.id}" does not support insert', param="suffix")
 
 
 def _refuse_what_it_cannot_do(running: Running) -> None:

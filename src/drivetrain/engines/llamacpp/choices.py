@@ -1,7 +1,8 @@
 """Several answers to one request, as requests for one. Pure.
 
 llama.cpp counts the tokens of each choice and each prompt on its own, and takes no more choices than it has slots. So
-they are asked for one after another; a prompt that they share is computed once, for its slot keeps it.
+they are asked for one after another; a prompt that they share is computed once, for its slot keeps it. A prompt that is
+to be repeated before its answer goes this way too: llama.cpp does not know how.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,8 @@ from drivetrain.types import Event, Finished, Opaque, Request, Timings, Usage
 
 
 def several(request: Request) -> bool:
-    return request.sampling.n > 1 or (request.completion is not None and len(request.completion.prompts) > 1)
+    completion = request.completion
+    return request.sampling.n > 1 or (completion is not None and (len(completion.prompts) > 1 or completion.echo))
 
 
 def singles(request: Request) -> Iterator[Request]:
@@ -33,11 +35,11 @@ def _single(request: Request, prompt: str | tuple[int, ...] | None, number: int)
         fields["seed"] = Raw(encode(own_seed))
     completion = request.completion
     if completion is not None and prompt is not None:
-        completion = replace(completion, prompts=(prompt,))
+        completion = replace(completion, prompts=(prompt,), echo=False)
         fields["prompt"] = Raw(encode(prompt))
     source = request.source
     if source is not None:
-        kept = {name: value for name, value in source.fields.items() if name != "best_of"}
+        kept = {name: value for name, value in source.fields.items() if name not in ("best_of", "echo")}
         source = replace(source, fields=kept | fields)
     sampling = replace(request.sampling, n=1, seed=own_seed)
     return replace(request, sampling=sampling, completion=completion, source=source)

@@ -3,20 +3,16 @@
 import math
 from collections.abc import Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from drivetrain.dialects.openai import decode_embeddings, decode_error, encode_embed_request
 from drivetrain.engines._http import Upstream
 from drivetrain.engines._remote import call
+from drivetrain.engines.llamacpp.tokens import tokens_of
 from drivetrain.errors import BadRequest, ContextOverflow
 from drivetrain.types import Embeddings, EmbedRequest
 
 SPECIAL_TOKENS = 2  # that the model may put around an input
-
-
-class _Tokens(msgspec.Struct):
-    tokens: tuple[int, ...]
 
 
 async def embed(upstream: Upstream, request: EmbedRequest, *, context: int) -> Embeddings:
@@ -51,6 +47,5 @@ async def _ask(upstream: Upstream, request: EmbedRequest) -> Embeddings:
 
 async def _cut(upstream: Upstream, text: str | tuple[int, ...], tokens: int) -> tuple[int, ...]:
     if isinstance(text, str):
-        body = msgspec.json.encode({"content": text})
-        text = msgspec.json.decode(await call(upstream, "/tokenize", body, decode_error), type=_Tokens).tokens
+        text = await tokens_of(upstream, text)
     return text[:tokens]

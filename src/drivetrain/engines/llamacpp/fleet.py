@@ -119,7 +119,7 @@ class Fleet:
             raise EngineUnavailable(f"{message}; its next start is in {wait_s:.0f} s", retry_after_s=wait_s)
 
     async def _own(self, resident: Resident) -> None:
-        self._tell(resident, "model.loading", fraction=0.0)
+        self._tell(resident, "model.loading")
         try:
             launch = await self._measure(resident)
             async with self._room:
@@ -269,8 +269,8 @@ class Lease:
         resident = self._resident
         if resident is None:
             resident = self._resident = self._fleet.claim(self._spec, self._options)
-        if resident is not None and resident.running is not None:
-            return resident.running
+        if resident is not None and resident.serving is not None:
+            return resident.serving
         start_s = time.monotonic()
         if resident is None:
             await self._fleet.departure(self._spec.id)
@@ -278,7 +278,9 @@ class Lease:
             await resident.change(STEP_S)
         self.waited_s += time.monotonic() - start_s
         if resident is not None and resident.gone.is_set():
-            raise _again(resident.failure)
+            self._resident = None
+            if not resident.was_ready:
+                raise _again(resident.failure)
         return None
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from drivetrain.engines.llamacpp.launch import Launch
 from drivetrain.gguf import TENSOR_TYPES, Gguf, TensorType
 
-PROCESS_BYTES: Final = 40 * 2**20  # the interpreter and llama.cpp's own, measured
+PROCESS_BYTES: Final = 56 * 2**20  # the interpreter, llama.cpp's own and what its heap grows by in use, measured
 VOCABULARY_BYTES: Final = 512  # per token: its text, its merges, the maps between them; measured
 FLOAT_BYTES: Final = 4
 MAX_LAYERS: Final = 4096  # whatever a header claims
@@ -48,7 +48,8 @@ def _compute(launch: Launch, gguf: Gguf) -> int:
     activations = tokens * (8 * width + 2 * inner)
     heads = max(gguf.layered(f"{arch}.attention.head_count", 1))
     scores = tokens * launch.cells * (heads if launch.flash == "disabled" else 1)
-    logits = launch.parallel * _vocabulary(gguf)
+    # Embeddings have every token of a batch put out, and each is there twice: computed, and copied for the caller.
+    logits = 2 * (tokens if launch.embedding else launch.parallel) * _vocabulary(gguf)
     return FLOAT_BYTES * (activations + scores + logits)
 
 

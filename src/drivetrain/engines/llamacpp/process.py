@@ -104,7 +104,7 @@ class Worker:
         """How the process ended, and what it said last."""
         lines = self._last_lines()
         said = "; its last lines:\n" + "\n".join(lines) if lines else " and said nothing"
-        return f"the worker {_ending(self._process.returncode)}{said}"
+        return f"the worker {ending(self._process.returncode)}{said}"
 
     async def stop(self) -> None:
         """Ends the process: politely, then not. Returns when it is gone and its memory is free."""
@@ -154,8 +154,8 @@ class Worker:
     def _take(self, line: bytes) -> None:
         if line == _READY:
             self._ready.set()
-        elif line.startswith(_STATE) and self._on_progress is not None and (fraction := _fraction(line)) is not None:
-            self._on_progress(fraction)
+        elif line.startswith(_STATE) and self._on_progress is not None and (done := fraction(line)) is not None:
+            self._on_progress(done)
 
     def _last_lines(self) -> list[str]:
         lines = self._tail.decode("utf-8", "replace").splitlines()
@@ -168,7 +168,7 @@ class Worker:
         return next(found, "it ended while loading")
 
 
-def _fraction(line: bytes) -> float | None:
+def fraction(line: bytes) -> float | None:
     """Of the whole load, from one line of llama.cpp's: it counts each of several stages from 0 to 1."""
     try:
         state = msgspec.json.decode(line[len(_STATE) :], type=_State)
@@ -181,7 +181,7 @@ def _fraction(line: bytes) -> float | None:
     return min(1.0, (done + stage.value) / max(len(stage.stages), 1))
 
 
-def _ending(code: int | None) -> str:
+def ending(code: int | None) -> str:
     if code is None:
         return "is still running"
     if code >= 0:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from drivetrain import types
 from drivetrain.engines._http import Upstream
 from drivetrain.engines.llamacpp.launch import Launch
@@ -56,6 +58,16 @@ class Resident:
     def open(self) -> bool:
         """It takes requests, now or when it is loaded."""
         return not self.retiring and self.state != "leaving"
+
+    @property
+    def serving(self) -> Running | None:
+        """Its worker, unless that has just died and the owner is about to see it."""
+        running = self.running
+        return None if running is None or running.worker.exited.is_set() else running
+
+    @property
+    def was_ready(self) -> bool:
+        return self.ready_s > 0
 
     @property
     def slots(self) -> int:
@@ -111,10 +123,10 @@ class Resident:
     def standing(self) -> types.Resident:
         return types.Resident(id=self.id, size_bytes=self.size_bytes, active=self.active, last_used_s=self.last_used_s)
 
-    def loaded(self) -> Loaded:
+    def loaded(self, *, engine: str) -> Loaded:
         left_s = self.expires_s - time.monotonic()
         return Loaded(
-            model=self.spec.model,
+            model=replace(self.spec.model, id=self.id, engine=engine),
             size_bytes=self.size_bytes,
             context_length=self.launch.context if self.launch else None,
             expires_s=None if math.isinf(left_s) else time.time() + max(left_s, 0.0),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from drivetrain.engines.llamacpp.launch import Adapter, Flash, Launch
 from drivetrain.engines.llamacpp.memory import cell_bytes
+from drivetrain.engines.llamacpp.tools import with_tools
 from drivetrain.errors import BadRequest
 from drivetrain.gguf import Gguf
 from drivetrain.types import ModelSpec
@@ -156,6 +157,7 @@ def resolve(spec: ModelSpec, given: Chosen, gguf: Gguf, *, cores: int) -> Launch
     cells = _cells(context, parallel, token_bytes)
     prompt_cache = given.get("prompt_cache_mib")
     gpu_layers = given.get("gpu_layers", -1)
+    template = given.get("template") or gguf.text("tokenizer.chat_template")
     return Launch(
         weights=spec.weights or "",
         context=context,
@@ -174,7 +176,8 @@ def resolve(spec: ModelSpec, given: Chosen, gguf: Gguf, *, cores: int) -> Launch
         mlock=given.get("mlock", False),
         projector=spec.projector or given.get("projector"),
         adapters=tuple(Adapter(path=path) for path in spec.adapters) or given.get("adapters", ()),
-        template=given.get("template"),
+        template=with_tools(template) or given.get("template"),
+        prefaced=with_tools(template) is not None,
         rope_freq_base=given.get("rope_freq_base", 0.0),
         rope_freq_scale=given.get("rope_freq_scale", 0.0),
         prompt_cache_bytes=min(PROMPT_CACHE_BYTES, cells * token_bytes)

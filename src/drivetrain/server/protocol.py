@@ -1,0 +1,240 @@
+"""HTTP/1.1 on the caller's side: a protocol class for uvicorn, which owns sockets and shutdown.
+
+Bytes become an `Exchange` and one task that handles it; the task is cancelled when the connection is lost. A response
+is one write where it can be. llhttp parses, strictly: what could be read in two ways is refused.
+"""
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+from urllib.parse import unquote_to_bytes
+
+import httptools
+import uvicorn
+from uvicorn.server import ServerState
+
+from drivetrain.server.exchange import Exchange
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_WAITING = 32  # requests that a caller sent ahead, without waiting for answers
+LINGER_S = 2.0
+HEAD_S = 20.0  # how long a caller may take to send the head of a request
+UPGRADE = re.compile(rb"\r\n(?:upgrade|http2-settings):[^\r\n]*", re.IGNORECASE)
+Handle = Callable[[Exchange], Awaitable[None]]
+
+
+class Connection(asyncio.Protocol):
+    """One connection of a caller."""
+
+    def __init__(
+        self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any], _loop: Any = None
+    ) -> None:
+        self._handle: Handle = config.loaded_app.handle  # ours, not an ASGI application
+        self._state = server_state
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport
+        self._dates: list[tuple[bytes, bytes]] = []
+        self._head_lines = b""
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._head_bytes = 0
+        self._between = True  # no request has begun to arrive
+        self._reading: Exchange | None = None  # whose body arrives
+        self._current: Exchange | None = None  # who is answered
+        self._waiting: deque[Exchange] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+        self._lingering = False
+        self._writable: asyncio.Event | None = None  # None: the caller keeps up
+        self.quiet_since = time.monotonic()
+
+    # --- called by the event loop -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._state.connections.add(cast(Any, self))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._state.connections.discard(cast(Any, self))
+        self._closing = True
+        if self._writable is not None:
+            self._writable.set()
+        if self._current is not None and not self._current.done:
+            self._current.gone = True
+            if self._task is not None:
+                self._task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing and not self._lingering:
+            return
+        if self._between:
+            self.quiet_since = time.monotonic()
+            if b"pgrade" in data:
+                data = _without_upgrade(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(b"501 Not Implemented", b"this server speaks HTTP/1.1 only")
+        except httptools.HttpParserError as error:
+            self._refuse(b"400 Bad Request", f"malformed HTTP request: {error}".encode())
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.Event()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
+    # --- called by the parser -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._between = False
+        self._url, self._headers, self._head_bytes = b"", {}, 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+        self._count(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        url = httptools.parse_url(self._url)
+        exchange = Exchange(
+            self,
+            self._parser.get_method().decode("ascii"),
+            _unquoted(url.path or b"/"),
+            url.query or b"",
+            self._headers,
+            keep_alive=self._parser.should_keep_alive(),
+        )
+        self._reading = exchange
+        if self._current is None:
+            self._begin(exchange)
+        elif len(self._waiting) < MAX_WAITING:
+            self._waiting.append(exchange)
+            self._transport.pause_reading()
+        else:
+            self._refuse(b"400 Bad Request", b"too many requests sent ahead")
+
+    def on_body(self, data: bytes) -> None:
+        if self._reading is not None:
+            self._reading.feed(data)
+
+    def on_message_complete(self) -> None:
+        self._between = True
+        if self._lingering:
+            self._transport.close()
+        if self._reading is not None:
+            self._reading.complete()
+            self._reading = None
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(b"431 Request Header Fields Too Large", b"the head of the request is too large")
+            raise httptools.HttpParserError("head too large")
+
+    # --- one exchange after another -----------------------------------------------------------------------------------
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._current = exchange
+        self._state.total_requests += 1
+        self._task = task = self._loop.create_task(self._run(exchange))
+        self._state.tasks.add(task)
+        task.add_done_callback(self._state.tasks.discard)
+
+    async def _run(self, exchange: Exchange) -> None:
+        try:
+            await self._handle(exchange)
+        finally:
+            if not exchange.done:  # it was broken off: the caller must not take what came for the whole
+                self._transport.abort()
+
+    def ended(self, *, keep_alive: bool) -> None:
+        self._current = self._task = None
+        self.quiet_since = time.monotonic()
+        if self._reading is not None and self._reading.done:
+            self._linger()
+        elif not keep_alive or self._closing:
+            self._closing = True
+            self._transport.close()
+        elif self._waiting:
+            self._begin(self._waiting.popleft())
+        else:
+            self._transport.resume_reading()
+
+    def _linger(self) -> None:
+        """An answer came before its request was whole. Read on for a while: hanging up now could cost the answer."""
+        self._closing = self._lingering = True
+        self._transport.resume_reading()
+        self._loop.call_later(LINGER_S, self._transport.close)
+
+    # --- used by the exchange -----------------------------------------------------------------------------------------
+
+    @property
+    def default_head(self) -> bytes:
+        """The date, as uvicorn keeps it: a new list every second."""
+        if self._state.default_headers is not self._dates:
+            self._dates = self._state.default_headers
+            self._head_lines = b"".join(b"%b: %b\r\n" % header for header in self._dates)
+        return self._head_lines
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    async def drain(self) -> None:
+        if self._writable is not None:
+            await self._writable.wait()
+
+    def hold(self, *, hold: bool) -> None:
+        if hold:
+            self._transport.pause_reading()
+        elif not self._closing:
+            self._transport.resume_reading()
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _refuse(self, status: bytes, text: bytes) -> None:
+        """Answer what is no request, and hang up. Whoever is being answered keeps the line until then."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._current is None:
+            head = b"HTTP/1.1 %b\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self._transport.write(head % (status, len(text)) + text)
+            self._transport.close()
+        elif self._reading is not None:
+            self._reading.break_off(text.decode())
+            self._reading = None
+
+    def shutdown(self) -> None:
+        """The server stops: hang up now, or after the answer that is under way."""
+        self._closing = True
+        if self._current is None:
+            self._transport.close()
+
+    def sweep(self, now_s: float, *, idle_s: float) -> None:
+        """Hang up on a caller who has been silent too long, or takes too long to say what it wants."""
+        if self._current is None and not self._closing:
+            allowed_s = idle_s if self._between else HEAD_S
+            if now_s - self.quiet_since > allowed_s:
+                self._closing = True
+                self._transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """A request without its offer to change the protocol: Java's client makes one with each first request."""
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return UPGRADE.sub(b"", head) + end + rest if end else data
+
+
+def _unquoted(path: bytes) -> str:
+    return (unquote_to_bytes(path) if b"%" in path else path).decode("utf-8", "replace")
