@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from tests.e2e.servers import MODEL, Server, add_small_model, serving
-from tests.fakes.manners import ANSWER, ENDLESS
+from tests.fakes.manners import ANSWER, WORDS, openai_frames
 from tests.fakes.manners import MODEL as FAKE
+from tests.fakes.replies import Stream
 from tests.fakes.upstream import FakeUpstream
 
 pytestmark = pytest.mark.anyio
@@ -23,17 +24,20 @@ ASK = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}]}
 
 
 def routes(url: str, **more: str) -> str:
-    """A configuration with the public models `chat` and `endless` on the engine at `url`."""
-    models = {"chat": FAKE, "endless": ENDLESS, **more}
+    """A configuration with the public model `chat` on the engine at `url`."""
+    models = {"chat": FAKE, **more}
     entries = "\n".join(f"  {name}: {{targets: [{{engine: box, model: {model}}}]}}" for name, model in models.items())
     return f'engines: {{box: {{kind: openai, url: "{url}"}}}}\nmodels:\n{entries}\n'
 
 
 @asynccontextmanager
-async def streaming(server: Server, model: str = "endless") -> AsyncGenerator[httpx2.Response, None]:
+async def streaming(server: Server, upstream: FakeUpstream) -> AsyncGenerator[httpx2.Response, None]:
+    """An answer that takes about a second and a half."""
+    frames = openai_frames("chat.completion.chunk", WORDS * 50)
+    upstream.script("/v1/chat/completions", Stream(frames=frames, pause_s=0.005))
     async with (
         httpx2.AsyncClient(base_url=server.url, timeout=30) as client,
-        client.stream("POST", "/v1/chat/completions", json={**ASK, "model": model, "stream": True}) as answer,
+        client.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as answer,
     ):
         yield answer
 
@@ -114,13 +118,13 @@ async def test_a_bad_file_is_refused_with_its_line_and_the_old_one_stays(tmp_pat
         async with asyncio.timeout(10):
             while "the old one stays" not in server.log:
                 await asyncio.sleep(0.02)
-        assert "drivetrain.yaml:5:1" in server.log
+        assert "drivetrain.yaml:4:1" in server.log
         assert (await server.post("/v1/chat/completions", ASK)).status_code == 200
 
 
 async def test_a_request_under_way_outlives_the_engine_that_a_new_configuration_drops(tmp_path: Path) -> None:
     async with FakeUpstream() as upstream, serving(tmp_path, routes(upstream.url)) as server:
-        async with streaming(server) as answer:
+        async with streaming(server, upstream) as answer:
             lines = answer.aiter_lines()
             await anext(lines)
             (tmp_path / "drivetrain.yaml").write_text("{}")
@@ -134,7 +138,7 @@ async def test_a_request_under_way_outlives_the_engine_that_a_new_configuration_
 
 async def test_sigterm_lets_running_streams_finish_and_ends_cleanly(tmp_path: Path) -> None:
     async with FakeUpstream() as upstream, serving(tmp_path, routes(upstream.url)) as server:
-        async with streaming(server) as answer:
+        async with streaming(server, upstream) as answer:
             lines = answer.aiter_lines()
             await anext(lines)
             server.signal(signal.SIGTERM)
@@ -262,7 +266,7 @@ async def test_errands_of_workers_go_through_the_owner(tmp_path: Path) -> None:
 
 async def test_sigterm_stops_workers_without_breaking_a_stream(tmp_path: Path) -> None:
     async with FakeUpstream() as upstream, serving(tmp_path, routes(upstream.url), "--workers", "2") as server:
-        async with streaming(server) as answer:
+        async with streaming(server, upstream) as answer:
             lines = answer.aiter_lines()
             await anext(lines)
             server.signal(signal.SIGTERM)

@@ -47,6 +47,8 @@ async def upstream() -> AsyncGenerator[FakeUpstream, None]:
 @pytest.fixture(scope="module")
 async def server(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Server, None]:
     """Two fake engines, the real model, and a registry that has `tiny`."""
+    for name in (OPENAI, OLLAMA):
+        described(name)  # read now: it takes seconds, in which no fake would answer
     home = tmp_path_factory.mktemp("specs")
     add_small_model(home)
     registry = Registry()

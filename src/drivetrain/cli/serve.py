@@ -25,6 +25,7 @@ from drivetrain.errors import DrivetrainError
 from drivetrain.server.guard import is_loopback
 from drivetrain.server.listen import Listener, tcp_socket, unix_socket, url_of
 from drivetrain.telemetry import Logs, prepare
+from drivetrain.types import Notice
 
 OLLAMA_PORT = 11434
 ADDRESS = "server.json"  # in the home's state folder while a server runs: {"pid", "url"}
@@ -41,6 +42,11 @@ def serve(call: Call, host: str | None, port: int | None, workers: int | None, d
     """Start the server."""
     flags = {"server.host": host, "server.port": port, "server.workers": workers, "server.drop_in": drop_in}
     uvloop.run(Server(call.home, call.environ, flags).run())
+
+
+def forgo_tracking() -> None:
+    """Every asynchronous generator of ours is closed by who iterates it: the loop need not know of each one."""
+    sys.set_asyncgen_hooks(firstiter=None)
 
 
 class Server:
@@ -111,6 +117,7 @@ class Server:
         crew: Crew | None = None,
         leash: bool = False,
     ) -> None:
+        forgo_tracking()
         listener = Listener(runtime.app, self._config.server, started=started)
         loop = asyncio.get_running_loop()
         stop = _Stop(runtime, listener, crew)
@@ -151,9 +158,11 @@ class Server:
                 await runtime.configure(fresh)
             except (DrivetrainError, Misused) as error:
                 log.error("the new configuration is refused, the old one stays: %s", error)
+                runtime.telemetry.notify(Notice(name="config.refused", error=str(error)))
                 continue
             self._config = fresh
             log.info("a new configuration is in force")
+            runtime.telemetry.notify(Notice(name="config.updated"))
             if crew is not None:
                 crew.reload()
 

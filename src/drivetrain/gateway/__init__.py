@@ -47,8 +47,8 @@ from drivetrain.types import (
 
 __all__ = ["Call", "Gateway", "Record"]
 
-# Engines that speak a caller's dialect natively know its defaults.
 NOBODY = Candidate(engine="", model="", why="")  # of a request that was refused before an engine was chosen
+# Engines that speak a caller's dialect natively know its defaults.
 NATIVE: Mapping[str, str] = {"ollama": "ollama."}
 
 

@@ -1,4 +1,4 @@
-"""What a caller may pull: a built-in alias, a Hugging Face repository, a name of an Ollama registry, a URL, a path."""
+"""What a caller may pull: an alias, a package, a Hugging Face repository, a name of an Ollama registry, a URL, a path."""
 
 import os
 import re
@@ -62,6 +62,7 @@ ALIASES: Mapping[str, Package] = {
     )
 }
 _HUB = re.compile(r"(?:https?://)?(?:www\.)?(?:hf\.co|huggingface\.co)/(?P<rest>.+)|hf://(?P<short>.+)")
+_PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)==(?P<version>[\w.!+-]+)", re.ASCII)
 _PATHS = ("/", "./", "../", "~", "file://")
 
 
@@ -72,6 +73,8 @@ def parse(text: str, *, insecure: bool = False) -> Source:
         return ALIASES[text.lower()]
     if text.startswith(_PATHS):
         return _local(text)
+    if text.startswith("pypi:"):
+        return _package(text.removeprefix("pypi:"))
     parts = urlsplit(text)
     if parts.scheme in ("http", "https") and parts.path.lower().endswith(".gguf"):
         return Url(id=PurePosixPath(unquote(parts.path)).stem, url=text)
@@ -84,6 +87,13 @@ def parse(text: str, *, insecure: bool = False) -> Source:
 def _local(text: str) -> Local:
     path = Path(os.path.expanduser(text.removeprefix("file://")))
     return Local(id=path.stem if path.suffix else path.name, path=path)
+
+
+def _package(text: str) -> Package:
+    found = _PACKAGE.fullmatch(text)
+    if found is None:
+        raise BadRequest(f"{text!r} is no package; expected pypi:NAME==VERSION", param="model")
+    return Package(id=found["name"], name=found["name"], version=found["version"])
 
 
 def _hub(rest: str) -> HubRepo:

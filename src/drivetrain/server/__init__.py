@@ -10,6 +10,7 @@ from drivetrain.gateway.meter import ulid
 from drivetrain.server import guard
 from drivetrain.server.exchange import Exchange, Header
 from drivetrain.server.routing import Routes
+from drivetrain.telemetry import request_id as log_id
 
 __all__ = ["App"]
 
@@ -32,6 +33,7 @@ class App:
         """Answer one request, whatever happens."""
         exchange.max_body_bytes = self._config.max_body_bytes
         exchange.id = request_id(exchange.headers)
+        log_id.set(exchange.id)
         exchange.json_type = self.routes.json_type(exchange.path)
         try:
             if not await self._refused(exchange):

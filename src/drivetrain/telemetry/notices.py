@@ -137,9 +137,10 @@ class Notices:
     async def stream(
         self, last_id: int | None = None, *, naming: Naming = "drivetrain", keep_alive_s: float = KEEP_ALIVE_S
     ) -> AsyncGenerator[bytes, None]:
-        """The body of `GET /v1/events`: frames, and a comment after each silence of `keep_alive_s`. Ends when it is
-        closed."""
+        """The body of `GET /v1/events`: a comment at once, so that headers go out, then frames, and a comment after
+        each silence of `keep_alive_s`. Ends when it is closed."""
         with self.subscribe(last_id) as listener:
+            yield KEEP_ALIVE
             while True:
                 frame = KEEP_ALIVE
                 with anyio.move_on_after(keep_alive_s):

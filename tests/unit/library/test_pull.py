@@ -482,6 +482,7 @@ def test_the_index_is_the_one_that_pip_would_ask(tmp_path: Path) -> None:
         ("hf.co/org/repo:Q4_K_M", sources.HubRepo, "hf.co/org/repo:Q4_K_M"),
         ("https://hf.co/org/repo", sources.HubRepo, "hf.co/org/repo"),
         ("https://example.com/a/My%20Model.gguf", sources.Url, "My Model"),
+        ("pypi:llm-tiny==1.0.post1", sources.Package, "llm-tiny"),
         ("./models/x.gguf", sources.Local, "x"),
         ("~/x.gguf", sources.Local, "x"),
         (os.sep + "srv/models/folder", sources.Local, "folder"),
@@ -493,7 +494,7 @@ def test_a_source_is_told_by_its_form(text: str, kind: type[sources.Source], id:
     assert parsed.id == id
 
 
-@pytest.mark.parametrize("text", ["", "a b", "hf.co/only", "../../etc:x y/..", "x" * 500])
+@pytest.mark.parametrize("text", ["", "a b", "hf.co/only", "pypi:tiny", "pypi:../x==1", "../../etc:x y/..", "x" * 500])
 def test_what_means_nothing_is_refused(text: str) -> None:
     if text.startswith(".."):
         assert isinstance(sources.parse(text), sources.Local)

@@ -115,8 +115,10 @@ async def test_a_listener_that_leaves_is_forgotten(notices: Notices) -> None:
 
 
 async def first_frame(frames: AsyncGenerator[bytes, None]) -> bytes:
+    """After the comment that opens the stream."""
     async with aclosing(frames):
         with anyio.fail_after(5):
+            assert await anext(frames) == KEEP_ALIVE
             return await anext(frames)
 
 

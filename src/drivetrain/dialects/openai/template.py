@@ -39,7 +39,8 @@ class Template:
             texts = _decode_all(b"[" + b",".join(strings) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        return (texts, strings) if len(texts) == len(strings) == len(frames) and "" not in texts else None
+        whole = len(texts) == len(strings) == len(frames) > 0
+        return (texts, strings) if whole and "" not in texts else None
 
     def learn(self, data: bytes, text: str, index: int, *, completions: bool) -> None:
         """Take the form of a frame that was decoded to this text and nothing else."""
