@@ -1,7 +1,8 @@
 """Every answer conforms to the published descriptions of both APIs, and no request of a caller makes the server fail.
 
 Requests by the thousand that schemathesis makes up go to fake engines behind a real server, a few dozen to the real
-model. A table of what clients really ask covers each route in each of its forms.
+model. A table of what clients really ask covers each route in each of its forms. What is refused and what is let pass
+is not asked here: the descriptions know neither what Ollama forgives nor what OpenAI checks.
 
 Left out on purpose: a registry that cannot be reached is 502, as it is for Ollama (500); the tests have a registry.
 """
@@ -259,6 +260,16 @@ async def test_an_ollama_client_gets_what_ollama_describes(server: Server, asked
     expected = "application/json; charset=utf-8" if asked.media_type is None else asked.media_type
     assert (asked.status, expected) == (answer.status, answer.media_type), answer.body
     assert described(OLLAMA).faults(answer) == []
+
+
+async def test_a_deletion_is_told_as_openai_describes(server: Server) -> None:
+    copied = await ask(server, "", Asked("", "/api/copy", {"source": MODEL, "destination": "org/gone:v1"}))
+    assert copied.status == 200
+    path = "/models/{model}"
+    found = await ask(server, "/v1", Asked("", path, method="get", at="/models/org/gone:v1"))
+    deleted = await ask(server, "/v1", Asked("", path, method="delete", at="/models/org/gone:v1"))
+    assert (found.status, deleted.status) == (200, 200)
+    assert described(OPENAI).faults(found) + described(OPENAI).faults(deleted) == []
 
 
 # --- what nobody describes, though clients ask for it -----------------------------------------------------------------

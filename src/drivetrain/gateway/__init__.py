@@ -6,7 +6,7 @@ leaves one row in the ledger, whatever became of it.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -15,19 +15,11 @@ from msgspec.structs import replace
 from drivetrain import router
 from drivetrain.config.schema import Config
 from drivetrain.engines import Host
-from drivetrain.errors import (
-    CallerError,
-    Cancelled,
-    DrivetrainError,
-    EngineError,
-    EngineFailed,
-    EngineTimeout,
-    EngineUnavailable,
-    Internal,
-)
+from drivetrain.errors import DrivetrainError, EngineError, EngineFailed, EngineTimeout, EngineUnavailable
+from drivetrain.gateway.account import Account, may_fail_over
 from drivetrain.gateway.admission import Admission, Gate
 from drivetrain.gateway.catalog import Catalog, Entry, Library
-from drivetrain.gateway.meter import Call, Meter, Outcome
+from drivetrain.gateway.meter import Call, Meter
 from drivetrain.gateway.pool import Member, Pool
 from drivetrain.gateway.prepare import prepare
 from drivetrain.gateway.watch import Watch
@@ -103,16 +95,14 @@ class Gateway:
         """
         entry, gate = await self._admitted(request, call)
         try:
-            candidates = self._candidates(entry)
-            for position, candidate in enumerate(candidates, 1):
-                meter = Meter(candidate, position, last=position == len(candidates))
+            for meter in self._meters(entry):
                 try:
                     async with aclosing(self._attempt(request, call, entry, meter)) as batches:
                         async for events in batches:
                             yield events
                     break
                 except EngineError as error:
-                    if not _may_fail_over(error, meter):
+                    if not may_fail_over(error, meter):
                         raise
                 finally:
                     gate.spent(meter, request)
@@ -143,6 +133,12 @@ class Gateway:
         finally:
             self._record.dequeue()
 
+    def _meters(self, entry: Entry) -> Iterator[Meter]:
+        """One for each attempt that may be made, best engine first."""
+        candidates = self._candidates(entry)
+        for position, candidate in enumerate(candidates, 1):
+            yield Meter(candidate, position, last=position == len(candidates))
+
     def _candidates(self, entry: Entry) -> Sequence[Candidate]:
         standings = {} if len(entry.targets) == 1 else self.pool.standings()
         found = router.candidates(entry.targets, standings, random.random)
@@ -155,20 +151,16 @@ class Gateway:
     ) -> AsyncGenerator[Sequence[Event], None]:
         """One engine's answer. What comes before the first content is held back: another engine may yet take over."""
         member = self._member(meter.candidate.engine)
-        outcome: Outcome = "error"
-        status, why = Internal.status, Internal.code
-        member.outstanding += 1
-        try:
+        with Account(self._record, member, meter, request, call):
             asked = self._asked(request, entry, member, meter.candidate)
             foreign = call.dialect.startswith("ollama.") and member.config.kind not in NATIVE
+            held: list[Event] = []
             with Watch(member.name, entry.policy.timeouts) as watch:
                 async with aclosing(member.engine.generate(asked)) as batches:
-                    held: list[Event] = []
                     watch.waits()
                     async for events in batches:
-                        content = meter.see(events)
-                        watch.heard(content=content)
-                        if meter.reported is not None and foreign:
+                        watch.heard(content=meter.see(events))
+                        if foreign and meter.reported is not None:
                             events = [meter.timed(e) if isinstance(e, Finished) else e for e in events]
                         if meter.first_token_s is None:
                             held += [event for event in events if type(event) is not Progress]
@@ -182,18 +174,6 @@ class Gateway:
                         watch.waits()
             if meter.reported is None:
                 raise EngineFailed(f"engine {member.name!r} ended its answer without saying so")
-            outcome, status, why = "ok", 200, meter.candidate.why
-        except (asyncio.CancelledError, GeneratorExit):
-            outcome, status, why = "cancelled", Cancelled.status, Cancelled.code
-            raise
-        except DrivetrainError as error:
-            outcome, status, why = _outcome(error, meter), error.status, error.code
-            if isinstance(error, EngineUnavailable):
-                member.lost(error.message)
-            raise
-        finally:
-            member.done()
-            self._record.attempt(meter.row(request, call, outcome=outcome, status=status, why=why))
 
     def _member(self, name: str) -> Member:
         member = self.pool.members.get(name)
@@ -221,13 +201,11 @@ class Gateway:
         """Vectors from the first engine that gives them. Raises as `generate` does."""
         entry, gate = await self._admitted(request, call)
         try:
-            candidates = self._candidates(entry)
-            for position, candidate in enumerate(candidates, 1):
-                meter = Meter(candidate, position, last=position == len(candidates))
+            for meter in self._meters(entry):
                 try:
                     return await self._embed(request, call, entry, meter)
                 except EngineError as error:
-                    if not _may_fail_over(error, meter):
+                    if not may_fail_over(error, meter):
                         raise
                 finally:
                     gate.spent(meter, request)
@@ -238,30 +216,15 @@ class Gateway:
 
     async def _embed(self, request: EmbedRequest, call: Call, entry: Entry, meter: Meter) -> Embeddings:
         member = self._member(meter.candidate.engine)
-        outcome: Outcome = "error"
-        status, why = Internal.status, Internal.code
-        member.outstanding += 1
-        try:
-            async with asyncio.timeout(entry.policy.timeouts.first_token_s):
-                answer = await member.engine.embed(replace(request, model=meter.candidate.model))
+        limit_s = entry.policy.timeouts.first_token_s
+        with Account(self._record, member, meter, request, call):
+            try:
+                async with asyncio.timeout(limit_s):
+                    answer = await member.engine.embed(replace(request, model=meter.candidate.model))
+            except TimeoutError as error:
+                raise EngineTimeout(f"engine {member.name!r} gave no embedding within {limit_s:g} s") from error
             meter.reported = answer.usage
-            outcome, status, why = "ok", 200, meter.candidate.why
             return answer
-        except asyncio.CancelledError:
-            outcome, status, why = "cancelled", Cancelled.status, Cancelled.code
-            raise
-        except TimeoutError as error:
-            outcome, status, why = "error", EngineTimeout.status, EngineTimeout.code
-            limit_s = entry.policy.timeouts.first_token_s
-            raise EngineTimeout(f"engine {member.name!r} gave no embedding within {limit_s:g} s") from error
-        except DrivetrainError as error:
-            outcome, status, why = _outcome(error, meter), error.status, error.code
-            if isinstance(error, EngineUnavailable):
-                member.lost(error.message)
-            raise
-        finally:
-            member.done()
-            self._record.attempt(meter.row(request, call, outcome=outcome, status=status, why=why))
 
     async def load(self, model: str, *, keep_alive_s: float | None, options: Mapping[str, Any]) -> None:
         """Bring a model into memory at the first engine that it is routed to. Raises `LoadFailed` with the reason."""
@@ -292,14 +255,3 @@ async def _loaded(member: Member) -> tuple[str, Sequence[Loaded]]:
         return member.name, await member.engine.loaded()
     except EngineError:
         return member.name, ()  # it went away since its last probe; the next one tells
-
-
-def _may_fail_over(error: EngineError, meter: Meter) -> bool:
-    """Only as long as nothing of the answer has gone to the caller, and to an engine that has not been tried."""
-    return error.retryable and meter.first_token_s is None and not meter.last
-
-
-def _outcome(error: DrivetrainError, meter: Meter) -> Outcome:
-    if isinstance(error, CallerError):
-        return "rejected"
-    return "absorbed" if isinstance(error, EngineError) and _may_fail_over(error, meter) else "error"

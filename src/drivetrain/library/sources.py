@@ -1,4 +1,4 @@
-"""What a caller may pull: an alias, a package, a Hugging Face repository, a name of an Ollama registry, a URL, a path."""
+"""What a caller may pull: an alias, a package, a Hugging Face repository, an Ollama registry's name, a URL, a path."""
 
 import os
 import re

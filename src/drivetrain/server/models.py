@@ -1,7 +1,7 @@
 """`/v1/models`: what can be called, as OpenAI lists it; and the library's models: import, pull, change, delete."""
 
 from collections.abc import Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from drivetrain.dialects import openai
 from drivetrain.errors import BadRequest, ModelNotFound
 from drivetrain.gateway import Gateway
 from drivetrain.library import Layer, Library, sources
+from drivetrain.server import errand
 from drivetrain.server.exchange import Exchange
 
 
@@ -21,6 +22,7 @@ class NewModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     pull: str | None = None
     name: str | None = None
     link: bool = False  # with `import`: refer to the file where it is
+    stream: bool = False  # with `pull`: tell how it goes, line by line
 
 
 class Models:
@@ -53,23 +55,21 @@ class Models:
         try:
             wanted = msgspec.json.decode(await exchange.body(), type=NewModel)
         except msgspec.DecodeError as error:
-            raise BadRequest(f"POST /v1/models takes {{import, name, link}} or {{pull, name}}: {error}") from error
+            raise BadRequest(f"expected {{import, name, link}} or {{pull, name, stream}}: {error}") from error
         if wanted.import_path is not None and wanted.pull is None:
             path = Path(wanted.import_path)
             spec = await self._library.add(path, wanted.name or path.stem, link=wanted.link)
             name = spec.id
         elif wanted.pull is not None and wanted.import_path is None:
-            name = await self._pull(wanted.pull, wanted.name)
+            statuses = self._library.pull(wanted.pull, name=wanted.name)
+            if wanted.stream:
+                await errand.told(exchange, statuses, openai.encode_error)
+                return
+            await errand.done(statuses)
+            name = wanted.name or sources.parse(wanted.pull).id
         else:
             raise BadRequest("give either `import`, a path on the server's machine, or `pull`, a source")
         await exchange.respond(201, openai.encode_model(self._gateway.catalog.describe(name)))
-
-    async def _pull(self, source: str, name: str | None) -> str:
-        statuses = self._library.pull(source, name=name)
-        async with aclosing(statuses):
-            async for _ in statuses:
-                continue
-        return name or sources.parse(source).id
 
     async def update(self, exchange: Exchange, name: str) -> None:
         try:

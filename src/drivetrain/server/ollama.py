@@ -2,18 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 from drivetrain.dialects import Surface, ollama
-from drivetrain.errors import ContextOverflow, DrivetrainError, NotFound
-from drivetrain.library import Library, Status, about
-from drivetrain.server.exchange import STREAM_HEADERS, Exchange
+from drivetrain.errors import ContextOverflow, NotFound
+from drivetrain.library import Library, about
+from drivetrain.server import errand
+from drivetrain.server.exchange import Exchange
 from drivetrain.server.inference import Inference
 from drivetrain.server.models import delete
 from drivetrain.types import Embeddings, EmbedRequest, ModelSpec, Request, Timings
 
-NDJSON = b"application/x-ndjson"
 COPILOT = b"GitHubCopilotChat"
 
 
@@ -155,30 +153,10 @@ class Ollama:
         """Nobody signs in here: there is no cloud behind us."""
         await exchange.respond(401, b'{"error":"unauthorized","signin_url":""}')
 
-    async def _report(self, exchange: Exchange, statuses: AsyncGenerator[Status, None], *, stream: bool) -> None:
-        """How a long errand goes, line by line, or only its end. An error before the first line is an HTTP error."""
-        try:
-            async with aclosing(statuses):
-                async for status in statuses:
-                    if stream:
-                        await _send_line(exchange, _line(status))
-            if stream:
-                await exchange.send_body(b"", more=False)
-            else:
-                await exchange.respond(200, ollama.SUCCESS)
-        except DrivetrainError as error:
-            if not exchange.started:
-                raise
-            await exchange.send_body(ollama.encode_error(error) + b"\n", more=False)
-
-
-async def _send_line(exchange: Exchange, line: bytes) -> None:
-    if not exchange.started:
-        await exchange.start(200, NDJSON, STREAM_HEADERS)
-    await exchange.send_body(line, more=True)
-
-
-def _line(status: Status) -> bytes:
-    return ollama.encode_status(
-        status.status, digest=status.digest or "", total=status.total or 0, completed=status.completed or 0
-    )
+    async def _report(self, exchange: Exchange, statuses: errand.Statuses, *, stream: bool) -> None:
+        """How a long errand goes, or only its end."""
+        if stream:
+            await errand.told(exchange, statuses)
+        else:
+            await errand.done(statuses)
+            await exchange.respond(200, ollama.SUCCESS)

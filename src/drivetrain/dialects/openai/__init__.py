@@ -4,6 +4,7 @@ What does not cross from another dialect: load-time options and keep-alive (no w
 become text), citations and audio in answers, tools other than functions. `effort` "max" goes to engines as "high".
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from drivetrain.dialects import Decoder, Reply, Surface
@@ -40,18 +41,32 @@ decode_error = errors.decode
 encode_error = errors.encode
 
 
-class ChatSurface:
-    name = requests.CHAT
-    path = "/chat/completions"
+class OpenAISurface:
+    """A `drivetrain.dialects.Surface`. `name` is that of the source of requests decoded by it."""
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        *,
+        decode: Callable[[bytes], Request],
+        encode: Callable[[Request], bytes],
+        reply: type[ChatReply] | type[CompletionReply],
+    ) -> None:
+        self.name = name
+        self.path = path
+        self._decode = decode
+        self._encode = encode
+        self._reply = reply
 
     def decode_request(self, body: bytes) -> Request:
-        return requests.decode_chat(body)
+        return self._decode(body)
 
     def reply(self, request: Request, *, id: str, created_s: float) -> Reply:
-        return ChatReply(request, id=id, created_s=created_s)
+        return self._reply(request, id=id, created_s=created_s)
 
     def encode_request(self, request: Request) -> bytes:
-        return requests.encode_chat(request)
+        return self._encode(request)
 
     def decoder(self, request: Request) -> Decoder:
         return StreamDecoder(request, self.name)
@@ -63,28 +78,13 @@ class ChatSurface:
         return errors.encode(error)
 
 
-class CompletionsSurface:
-    name = requests.COMPLETIONS
-    path = "/completions"
-
-    def decode_request(self, body: bytes) -> Request:
-        return requests.decode_completion(body)
-
-    def reply(self, request: Request, *, id: str, created_s: float) -> Reply:
-        return CompletionReply(request, id=id, created_s=created_s)
-
-    def encode_request(self, request: Request) -> bytes:
-        return requests.encode_completion(request)
-
-    def decoder(self, request: Request) -> Decoder:
-        return StreamDecoder(request, self.name)
-
-    def decode_error(self, status: int, body: bytes) -> DrivetrainError:
-        return errors.decode(status, body)
-
-    def encode_error(self, error: DrivetrainError) -> bytes:
-        return errors.encode(error)
-
-
-CHAT: Final[Surface] = ChatSurface()
-COMPLETIONS: Final[Surface] = CompletionsSurface()
+CHAT: Final[Surface] = OpenAISurface(
+    requests.CHAT, "/chat/completions", decode=requests.decode_chat, encode=requests.encode_chat, reply=ChatReply
+)
+COMPLETIONS: Final[Surface] = OpenAISurface(
+    requests.COMPLETIONS,
+    "/completions",
+    decode=requests.decode_completion,
+    encode=requests.encode_completion,
+    reply=CompletionReply,
+)
