@@ -8,7 +8,7 @@ MODEL ?= smollm2:135m
 PORT ?= 11435
 HOME_DIR ?= $(or $(DRIVETRAIN_HOME),.drivetrain)
 
-.PHONY: setup run test test-slow check format lock bench bench-gateway bench-model docs clean
+.PHONY: setup run test test-slow check format lock bench bench-gateway bench-model bench-start docs clean
 
 setup: $(VENV)/.ready $(CLIENTS)/node_modules/.ready
 
@@ -53,13 +53,16 @@ lock:
 	  --extra demo --group build --group check --group test --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
-bench: bench-gateway bench-model
+bench: bench-gateway bench-model bench-start
 
 bench-gateway: setup
 	$(BIN)/python bench/gateway/run.py
 
 bench-model: setup
 	$(BIN)/python bench/model/run.py
+
+bench-start: setup
+	$(BIN)/python bench/cold_start.py
 
 docs: setup
 	$(BIN)/python docs/generate.py

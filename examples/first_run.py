@@ -44,6 +44,7 @@ def main() -> int:
     parser.add_argument("--once", action="store_true", help="stop the server after the answer")
     asked = parser.parse_args()
     home = asked.home.absolute()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the server ends with us then, too
     server = subprocess.Popen([COMMAND, "serve", "--home", home, "--port", str(asked.port)], env=ENVIRON)
     try:
         url = wait_for_server(server, home)

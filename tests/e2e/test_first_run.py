@@ -9,6 +9,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -39,15 +40,21 @@ class Run:
 @pytest.fixture(scope="module")
 async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Run, None]:
     home = tmp_path_factory.mktemp("first") / "home"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, SCRIPT, "--home", home, "--port", "0", stdout=PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    )
-    try:
+    async with started(home) as process:
         yield Run(process, home, await _printed(process))
+
+
+@asynccontextmanager
+async def started(home: Path) -> AsyncGenerator[Process, None]:
+    words = (SCRIPT, "--home", home, "--port", "0")
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=PIPE, env=environ)
+    try:
+        yield process
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+        await process.communicate()
 
 
 async def _printed(process: Process) -> str:
@@ -89,8 +96,26 @@ async def test_its_examples_for_python_work(run: Run, package: str) -> None:
 
 
 async def test_ctrl_c_ends_it_and_its_server(run: Run) -> None:
-    server = json.loads((run.home / "state" / "server.json").read_text())["pid"]
+    server = await server_of(run.home)
     run.process.send_signal(signal.SIGINT)
     assert await asyncio.wait_for(run.process.wait(), LIMIT_S) == 0
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
+
+
+async def test_its_server_ends_with_it_however_it_ends(tmp_path: Path) -> None:
+    async with started(tmp_path) as process:
+        server = await server_of(tmp_path)
+        process.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(process.wait(), LIMIT_S)
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
+
+
+async def server_of(home: Path) -> int:
+    """The server's process, once it answers."""
+    file = home / "state" / "server.json"
+    async with asyncio.timeout(LIMIT_S):
+        while not file.exists():
+            await asyncio.sleep(0.02)
+    return int(json.loads(file.read_text())["pid"])

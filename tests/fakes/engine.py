@@ -13,8 +13,8 @@ from drivetrain.gateway.pool import Member
 from drivetrain.types import (
     Attempt,
     ChoiceFinished,
-    EmbedRequest,
     Embeddings,
+    EmbedRequest,
     Event,
     Finished,
     Health,

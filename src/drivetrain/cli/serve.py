@@ -1,6 +1,7 @@
 """`drivetrain serve`: listens until SIGTERM, then lets running requests finish; takes a new configuration on SIGHUP."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -30,6 +31,7 @@ from drivetrain.types import Notice
 OLLAMA_PORT = 11434
 ADDRESS = "server.json"  # in the home's state folder while a server runs: {"pid", "url"}
 OWNER = "owner.sock"  # there too, with several workers: where those reach the owner
+COLLECT_AFTER = 20_000  # new containers, instead of 700
 log = logging.getLogger("drivetrain.serve")
 
 
@@ -44,8 +46,14 @@ def serve(call: Call, host: str | None, port: int | None, workers: int | None, d
     uvloop.run(Server(call.home, call.environ, flags).run())
 
 
-def forgo_tracking() -> None:
-    """Every asynchronous generator of ours is closed by who iterates it: the loop need not know of each one."""
+def settle_down() -> None:
+    """What start-up made stays for good: the collector need not look at it again, nor so often at what is new.
+
+    Every asynchronous generator of ours is closed by who iterates it: the loop need not know of each one.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 20, 50)
     sys.set_asyncgen_hooks(firstiter=None)
 
 
@@ -117,7 +125,7 @@ class Server:
         crew: Crew | None = None,
         leash: bool = False,
     ) -> None:
-        forgo_tracking()
+        settle_down()
         listener = Listener(runtime.app, self._config.server, started=started)
         loop = asyncio.get_running_loop()
         stop = _Stop(runtime, listener, crew)

@@ -17,8 +17,8 @@ import msgspec
 
 from drivetrain.errors import BadRequest
 from drivetrain.types import (
-    EmbedRequest,
     Embeddings,
+    EmbedRequest,
     Event,
     Health,
     Loaded,

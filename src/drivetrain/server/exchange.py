@@ -45,6 +45,30 @@ class Exchange:
     The task that handles it is cancelled as soon as the caller leaves.
     """
 
+    __slots__ = (
+        "_arrived",
+        "_arrived_bytes",
+        "_body",
+        "_broken",
+        "_chunked",
+        "_complete",
+        "_head",
+        "_keep_alive",
+        "_news",
+        "_wire",
+        "done",
+        "extra",
+        "gone",
+        "headers",
+        "id",
+        "json_type",
+        "max_body_bytes",
+        "method",
+        "path",
+        "query_string",
+        "started",
+    )
+
     def __init__(
         self, wire: Wire, method: str, path: str, query: bytes, headers: Mapping[bytes, bytes], *, keep_alive: bool
     ) -> None:

@@ -75,12 +75,16 @@ class Connection(asyncio.Protocol):
             self.quiet_since = time.monotonic()
             if b"pgrade" in data:
                 data = _without_upgrade(data)
+        if self._reading is None:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._refuse(b"501 Not Implemented", b"this server speaks HTTP/1.1 only")
         except httptools.HttpParserError as error:
             self._refuse(b"400 Bad Request", f"malformed HTTP request: {error}".encode())
+        if self._head_bytes > MAX_HEAD_BYTES and self._reading is None:
+            self._refuse(b"431 Request Header Fields Too Large", b"the head of the request is too large")
 
     def pause_writing(self) -> None:
         self._writable = asyncio.Event()
@@ -92,29 +96,20 @@ class Connection(asyncio.Protocol):
 
     # --- called by the parser -----------------------------------------------------------------------------------------
 
-    def on_message_begin(self) -> None:
-        self._between = False
-        self._url, self._headers, self._head_bytes = b"", {}, 0
-
     def on_url(self, url: bytes) -> None:
+        self._between = False
         self._url += url
-        self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
-        self._count(len(name) + len(value))
 
     def on_headers_complete(self) -> None:
-        url = httptools.parse_url(self._url)
-        exchange = Exchange(
-            self,
-            self._parser.get_method().decode("ascii"),
-            _unquoted(url.path or b"/"),
-            url.query or b"",
-            self._headers,
-            keep_alive=self._parser.should_keep_alive(),
-        )
+        parser = self._parser
+        path, query = _taken_apart(self._url)
+        method = parser.get_method().decode("ascii")
+        exchange = Exchange(self, method, path, query, self._headers, keep_alive=parser.should_keep_alive())
         self._reading = exchange
+        self._url, self._headers, self._head_bytes = b"", {}, 0
         if self._current is None:
             self._begin(exchange)
         elif len(self._waiting) < MAX_WAITING:
@@ -129,17 +124,12 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._between = True
+        self._head_bytes = 0
         if self._lingering:
             self._transport.close()
         if self._reading is not None:
             self._reading.complete()
             self._reading = None
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(b"431 Request Header Fields Too Large", b"the head of the request is too large")
-            raise httptools.HttpParserError("head too large")
 
     # --- one exchange after another -----------------------------------------------------------------------------------
 
@@ -236,5 +226,11 @@ def _without_upgrade(data: bytes) -> bytes:
     return UPGRADE.sub(b"", head) + end + rest if end else data
 
 
-def _unquoted(path: bytes) -> str:
-    return (unquote_to_bytes(path) if b"%" in path else path).decode("utf-8", "replace")
+def _taken_apart(url: bytes) -> tuple[str, bytes]:
+    """Path, percent-decoded, and query of a request's target, which may also name the whole address (RFC 9112 §3.2)."""
+    if not url.startswith(b"/"):
+        parsed = httptools.parse_url(url)
+        path, query = parsed.path or b"/", parsed.query or b""
+    else:
+        path, _, query = url.partition(b"#")[0].partition(b"?")
+    return (unquote_to_bytes(path) if b"%" in path else path).decode("utf-8", "replace"), query

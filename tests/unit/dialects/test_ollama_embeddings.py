@@ -40,6 +40,7 @@ def test_the_rest_of_a_request() -> None:
     assert (request.truncate, request.dimensions, request.keep_alive_s) == (False, 8, 60.0)
     assert request.options == {"num_ctx": 64}
     assert asked(input="a", dimensions=0).dimensions is None
+    assert asked(input="a", dimensions=-1).dimensions is None
     for body, error in ((b"", "missing request body"), (b'{"input":"a"}', "model is required")):
         with pytest.raises(BadRequest, match=error):
             ollama.decode_embed_request(body)

@@ -42,15 +42,13 @@ class _Legacy(_Asked, frozen=True, kw_only=True):
 
 def decode_embed_request(body: bytes) -> EmbedRequest:
     asked = wire.read(body, _Embed)
-    if asked.dimensions is not None and asked.dimensions < 0:
-        raise BadRequest(f"dimensions must not be negative, not {asked.dimensions}", param="dimensions")
     return _request(
         asked,
         EMBED,
         body,
         inputs=_inputs(asked.input),
         truncate=asked.truncate is not False,
-        dimensions=asked.dimensions or None,
+        dimensions=max(asked.dimensions or 0, 0) or None,  # Ollama takes any number that cuts nothing for "all"
     )
 
 
