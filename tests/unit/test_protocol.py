@@ -56,7 +56,7 @@ class Site:
 async def site(handler: Handler) -> AsyncGenerator[Site, None]:
     made = Site(handler)
     started = asyncio.Event()
-    with tcp_socket("127.0.0.1", 0) as bound:
+    with tcp_socket("127.0.0.1", 0, advice="") as bound:
         made.port = bound.getsockname()[1]
         made.listener = Listener(made, Server(drain_s=1), started=started.set)  # type: ignore[arg-type]  # all it needs
         serving = asyncio.create_task(made.listener.serve(sockets=[bound]))
@@ -279,7 +279,9 @@ async def test_silent_and_slow_callers_are_hung_up_on() -> None:
 
 
 async def test_a_taken_port_is_named(tmp_path: Path) -> None:
-    with tcp_socket("127.0.0.1", 0) as bound:
+    with tcp_socket("127.0.0.1", 0, advice="") as bound:
         port = bound.getsockname()[1]
-        with pytest.raises(DrivetrainError, match=rf"cannot listen on 127\.0\.0\.1:{port}"):
-            tcp_socket("127.0.0.1", port)
+        with pytest.raises(
+            DrivetrainError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use; choose another"
+        ):
+            tcp_socket("127.0.0.1", port, advice="choose another")

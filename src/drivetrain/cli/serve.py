@@ -84,9 +84,13 @@ class Server:
         prepare(self._home)
         server = self._config.server
         with ExitStack() as stack:
-            sockets = [stack.enter_context(tcp_socket(server.host, server.port))]
+            sockets = [stack.enter_context(tcp_socket(server.host, server.port, advice="choose another with --port"))]
             if server.drop_in:
-                sockets.append(stack.enter_context(tcp_socket("127.0.0.1", OLLAMA_PORT)))
+                sockets.append(
+                    stack.enter_context(
+                        tcp_socket("127.0.0.1", OLLAMA_PORT, advice="stop Ollama, or do without --drop-in")
+                    )
+                )
             async with assemble(self._home, self._config, self._logs) as runtime:
                 if server.workers == 1:
                     await self._serve(runtime, sockets, started=lambda: self._publish(url_of(sockets[0])))

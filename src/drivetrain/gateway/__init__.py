@@ -35,6 +35,7 @@ from drivetrain.types import (
     Notice,
     Progress,
     Request,
+    Usage,
 )
 
 __all__ = ["Call", "Gateway", "Record"]
@@ -121,6 +122,7 @@ class Gateway:
                 await gate.enter()
         except DrivetrainError as error:
             meter = Meter(NOBODY, 1, last=True)
+            meter.reported = Usage()
             self._record.attempt(meter.row(request, call, outcome="rejected", status=error.status, why=error.code))
             raise
         self._record.enter()

@@ -7,7 +7,7 @@ from typing import Protocol
 from drivetrain.errors import CallerError, Cancelled, DrivetrainError, EngineError, EngineUnavailable, Internal
 from drivetrain.gateway.meter import Call, Meter, Outcome
 from drivetrain.gateway.pool import Member
-from drivetrain.types import Attempt, EmbedRequest, Request
+from drivetrain.types import Attempt, EmbedRequest, Request, Usage
 
 
 class Books(Protocol):
@@ -33,6 +33,8 @@ class Account:
         self._member.done()
         if isinstance(error, EngineUnavailable):
             self._member.lost(error.message)
+        if isinstance(error, DrivetrainError) and self._meter.first_token_s is None:
+            self._meter.reported = Usage()  # nothing came of it
         outcome, status, why = verdict(error, self._meter)
         self._books.attempt(self._meter.row(self._request, self._call, outcome=outcome, status=status, why=why))
 

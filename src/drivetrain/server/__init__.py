@@ -58,7 +58,9 @@ class App:
     async def _refused(self, exchange: Exchange) -> bool:
         """Answers itself, and tells so, for what the guard does not let in and for a browser's preflight."""
         headers = exchange.headers
-        if self._guarded and not guard.host_allowed(headers.get(b"host", b"").decode("latin-1")):
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._guarded and not guard.host_allowed(host):
+            log.warning("refused: the Host header %.100r names no machine of this network", host)
             await exchange.respond(403)
             return True
         origin = headers.get(b"origin")
@@ -66,6 +68,7 @@ class App:
             return False
         text = origin.decode("latin-1")
         if not guard.origin_allowed(text, self._config.origins) and not _same_origin(text, headers):
+            log.warning("refused: a page of origin %.100r; to admit it, add it to server.origins", text)
             await exchange.respond(403)
             return True
         exchange.extra += guard.origin_headers(origin)

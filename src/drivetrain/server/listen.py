@@ -66,8 +66,8 @@ async def listen(listener: Listener, sockets: Sequence[socket.socket]) -> None:
     await listener.serve(sockets=list(sockets))
 
 
-def tcp_socket(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises `BadRequest` with the reason: in use, not ours, no such address."""
+def tcp_socket(host: str, port: int, *, advice: str) -> socket.socket:
+    """A listening socket. Raises `BadRequest` with the reason (in use, not ours, no such address) and the advice."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -76,7 +76,7 @@ def tcp_socket(host: str, port: int) -> socket.socket:
         bound.listen(BACKLOG)
     except OSError as error:
         bound.close()
-        raise BadRequest(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port") from error
+        raise BadRequest(f"cannot listen on {host}:{port}: {error.strerror}; {advice}") from error
     bound.set_inheritable(True)
     return bound
 
