@@ -102,8 +102,9 @@ def first_word(drivetrain: Path, model: str, home: Path) -> float:
         while not got.strip() and (more := os.read(process.stdout.fileno(), 4096)):
             got += more
         word_s = time.monotonic() - start_s
+        process.terminate()  # a small model may go on for minutes
         process.communicate(timeout=TIMEOUT_S)
-    if process.returncode or not got.strip():
+    if not got.strip():
         raise Failed(f"`drivetrain run` ended with {process.returncode}: {log.read_text(errors='replace')[-800:]}")
     return word_s
 
