@@ -16,9 +16,12 @@ Response = httpx2.Response
 
 
 class Unreachable(ServerError):
-    """A server elsewhere gave no answer, or none of use. Trying again later may help."""
+    """A server elsewhere gave no answer, or none of use. Trying again later may help.
 
-    status = 502
+    424, Failed Dependency (RFC 4918 §11.4): the caller named that server, and this one is well.
+    """
+
+    status = 424
     code = "unreachable"
     retryable = True
 

@@ -4,7 +4,7 @@ Requests by the thousand that schemathesis makes up go to fake engines behind a 
 model. A table of what clients really ask covers each route in each of its forms. What is refused and what is let pass
 is not asked here: the descriptions know neither what Ollama forgives nor what OpenAI checks.
 
-Left out on purpose: a registry that cannot be reached is 502, as it is for Ollama (500); the tests have a registry.
+Pulls go to a registry of the tests; one that cannot be reached is 424, where Ollama says 500.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ async def test_a_server_that_is_not_there() -> None:
     async with web.open_client() as client:
         with pytest.raises(web.Unreachable, match=r"^the hub: ") as caught, web.translated("the hub"):
             await client.get("http://127.0.0.1:9/")
-    assert (caught.value.status, caught.value.retryable) == (502, True)
+    assert (caught.value.status, caught.value.retryable) == (424, True)
 
 
 async def test_a_server_that_says_nothing() -> None:

@@ -33,7 +33,7 @@ Headers = Mapping[str, str]
 class Corrupt(ServerError):
     """What arrived is not what was announced."""
 
-    status = 502
+    status = 424
     code = "digest_mismatch"
 
 

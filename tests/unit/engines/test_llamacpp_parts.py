@@ -99,7 +99,6 @@ def test_a_setting_is_known_by_every_name_that_it_has(name: str, value: Any, mem
         ("num_ctx", "2048"),
         ("num_ctx", -1),
         ("num_ctx", True),
-        ("num_ctx", 2**31),
         ("n_parallel", 0),
         ("flash_attn", 1),
         ("flash_attn", []),
@@ -125,6 +124,8 @@ def test_the_context_is_modest_unless_asked_and_never_beyond_the_training() -> N
     assert launch().context == 4096
     assert launch(gguf=model(llama__context_length=512)).context == 512
     assert launch({"num_ctx": 100_000}).context == 8192
+    assert launch({"num_ctx": 2**52}).context == 8192
+    assert launch({"num_ctx": 1}).context == 4
     assert launch({"num_ctx": 100_000, "rope_freq_scale": 0.1}).context == 100_000
 
 
@@ -279,10 +280,14 @@ def test_a_prompt_counts_once_however_many_choices_it_has() -> None:
 
 
 def test_a_shortened_vector_has_length_one_again() -> None:
-    assert embedding.shortened([3.0, 4.0, 12.0], 2) == [0.6, 0.8]
-    assert embedding.shortened([3.0, 4.0], 2) == [3.0, 4.0]
+    assert embedding.shortened([3.0, 4.0, 12.0], 2, lenient=False) == [0.6, 0.8]
+    assert embedding.shortened([3.0, 4.0], 2, lenient=False) == [3.0, 4.0]
+
+
+def test_a_vector_that_is_too_short_is_an_error_except_for_callers_who_take_what_there_is() -> None:
     with pytest.raises(BadRequest, match="at most 2"):
-        embedding.shortened([3.0, 4.0], 3)
+        embedding.shortened([3.0, 4.0], 3, lenient=False)
+    assert embedding.shortened([3.0, 4.0], 3, lenient=True) == [3.0, 4.0]
 
 
 def test_the_first_crash_is_forgiven_and_then_pauses_double() -> None:

@@ -26,11 +26,18 @@ async def embed(upstream: Upstream, request: EmbedRequest, *, context: int) -> E
         embeddings = await _ask(upstream, replace(request, inputs=tuple(inputs)))
     if request.dimensions is None:
         return embeddings
-    return replace(embeddings, vectors=tuple(shortened(vector, request.dimensions) for vector in embeddings.vectors))
+    lenient = request.source is not None and request.source.dialect.startswith("ollama.")
+    vectors = tuple(shortened(vector, request.dimensions, lenient=lenient) for vector in embeddings.vectors)
+    return replace(embeddings, vectors=vectors)
 
 
-def shortened(vector: Sequence[float], dimensions: int) -> Sequence[float]:
-    """The first `dimensions` of it, again of length 1, as models are trained for that can be cut."""
+def shortened(vector: Sequence[float], dimensions: int, *, lenient: bool) -> Sequence[float]:
+    """The first `dimensions` of it, again of length 1, as models are trained for that can be cut.
+
+    Where it has fewer, `lenient` callers get all it has (Ollama's do), others a `BadRequest`.
+    """
+    if lenient and not 1 <= dimensions < len(vector):
+        return vector
     if not 1 <= dimensions <= len(vector):
         raise BadRequest(f"dimensions is {dimensions}; this model gives at most {len(vector)}", param="dimensions")
     if dimensions == len(vector):

@@ -19,6 +19,7 @@ PARALLEL: Final = 4
 POOL_BYTES: Final = 256 * 2**20  # KV cache beyond one request's context, so that several may use theirs, up to here
 PROMPT_CACHE_BYTES: Final = 256 * 2**20  # prompts whose slot has gone to another conversation
 MAX_WHOLE: Final = 2**31 - 1
+LEAST_CONTEXT: Final = 4  # tokens
 
 Chosen = Mapping[str, Any]  # members of `Launch`, as far as somebody chose them
 
@@ -32,6 +33,15 @@ def _whole(low: int) -> Callable[[Any], int]:
         return value
 
     return parse
+
+
+def _tokens(value: Any) -> int:
+    """Like Ollama: what is too small becomes the least there is, what is too large is cut to what the model can."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError("a whole number of at least 0")
+    return min(max(value, LEAST_CONTEXT), MAX_WHOLE) if value else 0
 
 
 def _number(value: Any) -> float:
@@ -89,7 +99,7 @@ def _adapter(value: Any) -> Adapter:
 
 _CACHE_TYPE = _one_of("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 _PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "context": _whole(0),
+    "context": _tokens,
     "parallel": _whole(1),
     "threads": _whole(0),
     "batch": _whole(1),
