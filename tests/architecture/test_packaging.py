@@ -88,9 +88,12 @@ def test_the_wheel_installs_the_command_and_the_engines(wheel: Path) -> None:
         "[console_scripts]\n"
         "drivetrain = drivetrain.cli:main\n\n"
         "[drivetrain.engines]\n"
+        "llama-server = drivetrain.engines.openai:OpenAI\n"
         "llamacpp = drivetrain.engines.llamacpp:LlamaCpp\n"
         "ollama = drivetrain.engines.ollama:Ollama\n"
         "openai = drivetrain.engines.openai:OpenAI\n"
+        "sglang = drivetrain.engines.openai:OpenAI\n"
+        "vllm = drivetrain.engines.openai:OpenAI\n"
     )
 
 
