@@ -12,6 +12,7 @@ from asyncio import AbstractEventLoop, get_running_loop
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -25,9 +26,10 @@ from drivetrain.types import Attempt
 
 Drained = Callable[[Sequence[Attempt], int], None]
 
-GATHER_S = 0.02  # how long a batch gathers rows
+GATHER_S = 0.05  # how long a batch gathers rows
 RETRY_S = (0.1, 5.0)  # between tries while the database is away: first, and at most
 MEMORY_ROWS = 10_000  # that wait for the database in memory; more wait in the journal alone
+STATEMENT_ROWS = 500  # SQLite takes 32,766 values in one statement
 BATCH_ROWS = 1_000  # in one transaction, so that other processes get their turn
 LINE_BYTES = 4_096  # a longer row has a text that is no name; its texts are cut
 TEXT_CHARACTERS = 200
@@ -36,9 +38,21 @@ log = logging.getLogger("drivetrain.store")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Attempt).decode
 _COLUMNS = len(Attempt.__struct_fields__)
-_INSERT = f"INSERT INTO attempts VALUES ({', '.join('?' * _COLUMNS)}) ON CONFLICT (id) DO NOTHING"  # noqa: S608 - no value in it
 _AWAY = (sqlite3.Error, OSError)  # locked, full, gone, damaged: tried again
 _REFUSED = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError)
+
+
+@lru_cache(maxsize=64)
+def _insertion(rows: int) -> str:
+    row = f"({', '.join('?' * _COLUMNS)})"
+    return f"INSERT INTO attempts VALUES {', '.join([row] * rows)} ON CONFLICT (id) DO NOTHING"  # noqa: S608 - no value in it
+
+
+def _insert_all(connection: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
+    """Many rows in one statement: each statement is a moment in which the event loop's thread has to be waited for."""
+    for start in range(0, len(rows), STATEMENT_ROWS):
+        part = rows[start : start + STATEMENT_ROWS]
+        connection.execute(_insertion(len(part)), [value for row in part for value in row])
 
 
 def _ignore(attempts: Sequence[Attempt], backlog: int) -> None:
@@ -231,7 +245,7 @@ class Ledger:
         values = [msgspec.structs.astuple(row) for row in rows]
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.executemany(_INSERT, values)
+            _insert_all(self._connection, values)
             self._connection.execute("COMMIT")
         except _REFUSED:
             self._connection.execute("ROLLBACK")
@@ -241,7 +255,7 @@ class Ledger:
         """One row that the database refuses must not hold up the others: it goes to a file of its own."""
         for row in rows:
             try:
-                connection.execute(_INSERT, msgspec.structs.astuple(row))
+                connection.execute(_insertion(1), msgspec.structs.astuple(row))
             except _REFUSED as error:
                 self._refuse(_encode(row), error)
 
