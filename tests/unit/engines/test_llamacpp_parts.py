@@ -65,6 +65,7 @@ def launch(given: dict[str, Any] | None = None, gguf: Gguf | None = None, **spec
     [
         ("ctx_len", 2048, "context", 2048),  # Jan
         ("num_ctx", 2048, "context", 2048),  # Ollama
+        ("cache_prompt", False, "reuse", False),
         ("n_ctx", 2048.0, "context", 2048),  # llama.cpp, from a JSON writer that knows only floats
         ("ngl", 12, "gpu_layers", 12),
         ("num_gpu", -1, "gpu_layers", None),

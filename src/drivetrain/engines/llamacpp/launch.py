@@ -37,6 +37,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     cache_v: str
     mmap: bool
     mlock: bool
+    reuse: bool  # of what a request has in common with the one before in its slot
     projector: str | None
     adapters: tuple[Adapter, ...]
     template: str | None  # Jinja; None: the model's own
@@ -95,6 +96,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
             "load_mode": f"LLAMA_LOAD_MODE_{_LOAD_MODES[self.mmap, self.mlock]}",
             "rope_freq_base": self.rope_freq_base,
             "rope_freq_scale": self.rope_freq_scale,
+            "cache_prompt": self.reuse,
             "cache_ram_mib": self.prompt_cache_bytes // 2**20,
         }
 
