@@ -29,7 +29,7 @@ Drained = Callable[[Sequence[Attempt], int], None]
 GATHER_S = 0.05  # how long a batch gathers rows
 RETRY_S = (0.1, 5.0)  # between tries while the database is away: first, and at most
 MEMORY_ROWS = 10_000  # that wait for the database in memory; more wait in the journal alone
-STATEMENT_ROWS = 500  # SQLite takes 32,766 values in one statement
+STATEMENT_ROWS = (128, 32, 8, 1)  # in one statement: few sizes, for each is kept prepared, and the large ones are large
 BATCH_ROWS = 1_000  # in one transaction, so that other processes get their turn
 LINE_BYTES = 4_096  # a longer row has a text that is no name; its texts are cut
 TEXT_CHARACTERS = 200
@@ -42,7 +42,7 @@ _AWAY = (sqlite3.Error, OSError)  # locked, full, gone, damaged: tried again
 _REFUSED = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=len(STATEMENT_ROWS))
 def _insertion(rows: int) -> str:
     row = f"({', '.join('?' * _COLUMNS)})"
     return f"INSERT INTO attempts VALUES {', '.join([row] * rows)} ON CONFLICT (id) DO NOTHING"  # noqa: S608 - no value in it
@@ -50,9 +50,12 @@ def _insertion(rows: int) -> str:
 
 def _insert_all(connection: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
     """Many rows in one statement: each statement is a moment in which the event loop's thread has to be waited for."""
-    for start in range(0, len(rows), STATEMENT_ROWS):
-        part = rows[start : start + STATEMENT_ROWS]
-        connection.execute(_insertion(len(part)), [value for row in part for value in row])
+    start = 0
+    for size in STATEMENT_ROWS:
+        while len(rows) - start >= size:
+            part = rows[start : start + size]
+            connection.execute(_insertion(size), [value for row in part for value in row])
+            start += size
 
 
 def _ignore(attempts: Sequence[Attempt], backlog: int) -> None:
