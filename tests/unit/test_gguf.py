@@ -205,11 +205,11 @@ def test_a_hostile_file_is_refused_with_a_reason(name: str, write: Write) -> Non
 
 
 def refused_cheaply(path: Path) -> None:
-    """In a few seconds at most, on a slow machine too, and in 50 MB."""
+    """In less than a second and 50 MB."""
     start_s = time.process_time()
     with pytest.raises(BadRequest):
         gguf.read(path)
-    assert time.process_time() - start_s < 10.0
+    assert time.process_time() - start_s < 1.0
     tracemalloc.start()
     try:
         with pytest.raises(BadRequest):
