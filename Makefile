@@ -3,14 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLIENTS := tests/e2e/javascript
-CODE := src tests bench docs examples
+CODE := src tests bench docs examples native hatch_build.py
 MODEL ?= smollm2:135m
 PORT ?= 11435
 HOME_DIR ?= $(or $(DRIVETRAIN_HOME),.drivetrain)
 
-.PHONY: setup run test test-slow check format lock bench bench-gateway bench-model bench-start docs clean
+NATIVE := native/build.py $(shell find native/src -type f)
+LIBRARY := src/drivetrain/engines/expertstream/libexpertstream.so
+CPP = $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
+MINUTES ?= 1
 
-setup: $(VENV)/.ready $(CLIENTS)/node_modules/.ready
+.PHONY: setup run test test-slow check format lock native native-asan native-tidy fuzz bench bench-gateway bench-model bench-moe bench-start docs clean
+
+setup: $(VENV)/.ready $(LIBRARY) $(CLIENTS)/node_modules/.ready
 
 # Bytecode is compiled here, also where PYTHONDONTWRITEBYTECODE keeps Python from it: the first start is then no slower.
 $(VENV)/.ready: pyproject.toml requirements.lock
@@ -20,6 +25,10 @@ $(VENV)/.ready: pyproject.toml requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m compileall -q src
 	touch $@
+
+# The streaming library, when its sources have changed. Without a C++ compiler, or if it fails, everything else works.
+$(LIBRARY): $(NATIVE) | $(VENV)/.ready
+	-@$(BIN)/python native/build.py library
 
 # The official JavaScript clients, for end-to-end tests. Without npm everything else works.
 $(CLIENTS)/node_modules/.ready: $(CLIENTS)/package-lock.json
@@ -39,6 +48,7 @@ test-slow: setup
 
 check: setup
 	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
@@ -46,6 +56,22 @@ check: setup
 format: setup
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/clang-format -i $(CPP)
+
+# Everything in native/, with a C++17 compiler; CXX and CXXFLAGS are honoured.
+native: $(VENV)/.ready
+	$(BIN)/python native/build.py library
+
+native-asan: $(VENV)/.ready
+	$(BIN)/python native/build.py test --sanitize
+
+native-tidy: $(VENV)/.ready
+	$(BIN)/python native/build.py database
+	find native/src -name '*.cpp' | xargs -P $(shell getconf _NPROCESSORS_ONLN) -n 1 $(BIN)/clang-tidy --quiet -p build/native
+
+# The readers of files from anywhere, against what no one would write. `make fuzz MINUTES=10`
+fuzz: $(VENV)/.ready
+	$(BIN)/python native/build.py fuzz --minutes $(MINUTES)
 
 # Pins stay as they are unless pyproject.toml says otherwise; `make lock UPGRADE=--upgrade` takes what is new.
 lock:
@@ -61,6 +87,10 @@ bench-gateway: setup
 bench-model: setup
 	$(BIN)/python bench/model/run.py
 
+# Under memory limits; makes its models (34 GB, kept) in $BENCH_MOE_MODELS.
+bench-moe: setup
+	$(BIN)/python bench/moe/run.py --out bench/results
+
 bench-start: setup
 	$(BIN)/python bench/cold_start.py
 
@@ -68,4 +98,4 @@ docs: setup
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(VENV) $(CLIENTS)/node_modules .drivetrain build dist
+	rm -rf $(VENV) $(CLIENTS)/node_modules .drivetrain build dist $(LIBRARY)

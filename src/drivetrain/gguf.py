@@ -4,9 +4,12 @@ Every count, length and offset is checked against a limit and against the size o
 is read through a small window, and numeric arrays are stepped over by seeking. So a hostile file costs little time and
 little memory, and is a `BadRequest` that tells what is wrong with it. Reading blocks: call it from a thread.
 
+A `.jns` container (docs/reference/jns.md) holds the header of the GGUF that it was made of; it is read like that one.
+
 Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3.
 """
 
+import io
 import os
 import re
 import stat
@@ -34,6 +37,10 @@ _WINDOW = 2**20
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _ARRAY, _STRING, _BOOL = 9, 8, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
+_CONTAINER = b"DRVTRAIN"
+_CONTAINER_VERSION = 1
+_CONTAINER_HEAD = struct.Struct("<8sIIQQQQIIII")  # … version, …, the GGUF's bytes, where the tables are, …, extents, …
+_EXTENT = struct.Struct("<QQQ")  # where in the GGUF, how long, where in the container
 _SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
@@ -101,7 +108,7 @@ class Gguf(msgspec.Struct, frozen=True, kw_only=True):
     tensors: tuple[Tensor, ...]
     alignment: int
     data_offset: int  # of the first tensor's data in the file
-    file_bytes: int
+    file_bytes: int  # of a container: those of the GGUF that it was made of
 
     @property
     def architecture(self) -> str:
@@ -149,7 +156,8 @@ class Gguf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: str | os.PathLike[str], *, keep: Collection[str] = ()) -> Gguf:
-    """The header of the file at `path`. Arrays longer than `SMALL_ARRAY` are summarised, but for the keys in `keep`.
+    """The header of the file or container at `path`. Arrays longer than `SMALL_ARRAY` are summarised, but for the keys
+    in `keep`.
 
     Raises `BadRequest` for whatever is not a readable, complete, little-endian GGUF file of version 2 or 3.
     """
@@ -159,11 +167,22 @@ def read(path: str | os.PathLike[str], *, keep: Collection[str] = ()) -> Gguf:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise _Bad("it is not a regular file")
-            return _header(_Cursor(file, status.st_size), frozenset(keep))
+            return _header(_cursor(file, status.st_size), frozenset(keep))
     except OSError as error:
         raise BadRequest(f"cannot read {os.fspath(path)!r}: {error.strerror}") from error
     except _Bad as error:
         raise BadRequest(f"{os.fspath(path)!r} is not a usable GGUF file: {error}") from error
+
+
+def head(data: bytes, whole: int) -> Gguf:
+    """Like `read`, of a file with `whole` bytes of which only the first are here.
+
+    Raises `BadRequest` also if the header goes on behind them.
+    """
+    try:
+        return _header(_Cursor(io.BytesIO(data), len(data), whole), frozenset())
+    except _Bad as error:
+        raise BadRequest(f"this is not the beginning of a usable GGUF file: {error}") from error
 
 
 def parts(path: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -192,8 +211,9 @@ class _Bad(Exception):
 class _Cursor:
     """A position in the file, behind a window of it."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self.file, self.size = file, size
+    def __init__(self, file: BinaryIO, size: int, whole: int, base: int = 0) -> None:
+        """`size` bytes from `base` on can be read, of a GGUF with `whole` bytes."""
+        self.file, self.size, self.whole, self.base = file, size, whole, base
         self.window, self.at, self.start = b"", 0, 0  # the window, the position in it, where it starts in the file
         self.strings = self.kept = 0
 
@@ -209,7 +229,7 @@ class _Cursor:
             raise _Bad(f"it ends at byte {self.size}, inside its header")
         rest = self.window[self.at :]
         self.start, self.at = self.offset, 0
-        self.file.seek(self.start + len(rest))
+        self.file.seek(self.base + self.start + len(rest))
         while len(rest) < count:
             more = self.file.read(max(_WINDOW, count - len(rest)))
             if not more:
@@ -255,6 +275,28 @@ class _Cursor:
             self.skip(length)
 
 
+def _cursor(file: BinaryIO, size: int) -> _Cursor:
+    """On the header of a GGUF: at the beginning of the file, or inside a container."""
+    head = file.read(_CONTAINER_HEAD.size)
+    if not head.startswith(_CONTAINER):
+        return _Cursor(file, size, size)
+    if len(head) < _CONTAINER_HEAD.size:
+        raise _Bad(f"it has only {size} bytes")
+    _, version, _, total, whole, tables, _, extents, *_ = _CONTAINER_HEAD.unpack(head)
+    if version != _CONTAINER_VERSION:
+        raise _Bad(f"it is a container of version {version}; version {_CONTAINER_VERSION} is known")
+    if total != size:
+        raise _Bad(f"it is a container of {total} bytes, and only {size} of them are there: is it complete?")
+    if not extents or tables + _EXTENT.size > size:
+        raise _Bad("it is a container without a header")
+    file.seek(tables)
+    extent = file.read(_EXTENT.size)
+    begin, length, at = _EXTENT.unpack(extent.ljust(_EXTENT.size, b"\xff"))
+    if begin or at + length > size or length > whole:
+        raise _Bad("it is a container whose header lies where none can be")
+    return _Cursor(file, length, whole, at)
+
+
 def _header(cursor: _Cursor, keep: frozenset[str]) -> Gguf:
     version = _version(cursor)
     tensor_count, key_count = cursor.u64(), cursor.u64()
@@ -267,14 +309,14 @@ def _header(cursor: _Cursor, keep: frozenset[str]) -> Gguf:
     tensors = _tensors(cursor, tensor_count)
     data_offset = -(-cursor.offset // alignment) * alignment
     for tensor in tensors:
-        _check_bounds(tensor, data_offset, alignment, cursor.size)
+        _check_bounds(tensor, data_offset, alignment, cursor.whole)
     return Gguf(
         version=version,
         metadata=metadata,
         tensors=tensors,
         alignment=alignment,
         data_offset=data_offset,
-        file_bytes=cursor.size,
+        file_bytes=cursor.whole,
     )
 
 

@@ -186,6 +186,39 @@ class TokenLogprob(Value, frozen=True, kw_only=True):
     top: tuple["TokenLogprob", ...] = ()
 
 
+class Experts(Value, frozen=True, kw_only=True):
+    """How the experts of a streamed model fare: what its worker has counted since it began, and the bytes it holds now.
+
+    Of requests side by side nobody can tell which one an expert was read for: the difference of two is that of all.
+    """
+
+    budget_bytes: int = 0  # of memory that they may take
+    resident_bytes: int = 0  # that they take
+    total_bytes: int = 0  # of all of them
+    hits: int = 0  # experts that were asked for, and in memory
+    misses: int = 0  # and not
+    read_bytes: int = 0
+    wait_s: float = 0.0  # the calculation waited for the drive
+    compute_s: float = 0.0  # it ran
+    tokens: int = 0
+    failures: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """0 to 1; 1 where none was asked for."""
+        return self.hits / (self.hits + self.misses) if self.misses else 1.0
+
+    @property
+    def wait_share(self) -> float:
+        """Of the time that experts took, that spent waiting for the drive: 0 to 1."""
+        return self.wait_s / (self.wait_s + self.compute_s) if self.wait_s else 0.0
+
+    def since(self, before: "Experts") -> "Experts":
+        """The counts from `before` to now."""
+        counts = ("hits", "misses", "read_bytes", "wait_s", "compute_s", "tokens", "failures")
+        return msgspec.structs.replace(self, **{name: getattr(self, name) - getattr(before, name) for name in counts})
+
+
 class Framed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What every event may carry: `raw`, the engine's own frame in the caller's dialect, forwarded as it came.
 
@@ -228,6 +261,7 @@ class Progress(Framed, frozen=True, kw_only=True, gc=False, tag="progress"):
 
     stage: Literal["queued", "loading", "prompt"]
     fraction: float | None = None  # 0..1 where known
+    experts: Experts | None = None  # of a streamed model, before this request
 
 
 class ChoiceFinished(Framed, frozen=True, kw_only=True, gc=False, tag="choice_finished"):
@@ -241,6 +275,7 @@ class Finished(Framed, frozen=True, kw_only=True, tag="finished"):
     usage: Usage = Usage()
     timings: Timings | None = None
     extra: Mapping[str, msgspec.Raw] = {}
+    experts: Experts | None = None  # of a streamed model, while this request ran
 
 
 Content = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | LogprobDelta
@@ -265,6 +300,7 @@ class Response(Value, frozen=True, kw_only=True):
     usage: Usage = Usage()
     timings: Timings | None = None
     extra: Mapping[str, msgspec.Raw] = {}
+    experts: Experts | None = None
 
 
 class _Draft:
@@ -336,9 +372,9 @@ class Fold:
                 draft.reason, draft.stop_sequence = event.reason, event.stop_sequence
 
     def response(self) -> Response:
-        choices = tuple(draft.choice(index) for index, draft in sorted(self._drafts.items()))
+        choices = tuple(draft.choice(index) for index, draft in sorted(self._drafts.items())) or (Choice(index=0),)
         done = self._finished
-        return Response(choices=choices or (Choice(index=0),), usage=done.usage, timings=done.timings, extra=done.extra)
+        return Response(choices=choices, usage=done.usage, timings=done.timings, extra=done.extra, experts=done.experts)
 
 
 def fold(events: Iterable[Event]) -> Response:
@@ -351,6 +387,7 @@ def fold(events: Iterable[Event]) -> Response:
 class Embeddings(Value, frozen=True, kw_only=True):
     vectors: tuple[Sequence[float], ...]  # one per input
     usage: Usage = Usage()
+    experts: Experts | None = None  # of a streamed model, while this request ran
 
 
 # --- models and engines -----------------------------------------------------------------------------------------------
@@ -383,6 +420,7 @@ class Loaded(Value, frozen=True, kw_only=True):
     expires_s: float | None = None  # Unix time; None: never
     active: int = 0  # requests in flight
     address: str = ""  # where its worker answers, for direct measurement
+    experts: Experts | None = None  # of a streamed model
 
 
 class Resident(Value, frozen=True, kw_only=True):
@@ -455,4 +493,5 @@ class Notice(Value, frozen=True, kw_only=True):
     completed: int | None = None  # bytes
     total: int | None = None  # bytes
     error: str | None = None
+    experts: Experts | None = None  # of a streamed model that is ready, or leaves
     at_s: float = 0.0

@@ -22,6 +22,16 @@ def tiny_gguf(size_bytes: int = 4096, **metadata: str | int | bool) -> bytes:
     return head + pattern[: count * 4]
 
 
+def tiny_jns(gguf: bytes, *, version: int = 1, total: int | None = None, extents: int = 1, begin: int = 0) -> bytes:
+    """A container that holds the whole of a GGUF, and no experts: its header is as docs/reference/jns.md has it."""
+    page, table = 4096, struct.pack("<QQQII", begin, len(gguf), 8192, 0, 0)
+    size = 2 * page + len(gguf)
+    head = struct.pack("<8sII", b"DRVTRAIN", version, 0)
+    head += struct.pack("<QQQQ", size if total is None else total, len(gguf), page, len(table))
+    head += struct.pack("<IIII", extents, 0, 0, 0)
+    return head.ljust(page, b"\0") + table.ljust(page, b"\0") + gguf
+
+
 def _key(key: str, value: str | int | bool) -> bytes:
     kind = _PLAIN[type(value)]
     data = _text(value) if isinstance(value, str) else struct.pack("<?" if isinstance(value, bool) else "<I", value)

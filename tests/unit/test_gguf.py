@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from drivetrain import gguf
 from drivetrain.errors import BadRequest
 from tests.e2e.servers import small_model
+from tests.fakes.weights import tiny_gguf, tiny_jns
 
 WEIGHTS = small_model()
 
@@ -276,5 +277,43 @@ def test_no_damage_to_a_header_raises_anything_else(data: Any, tmp_path_factory:
         whole[min(at, len(whole) - 1)] = value
     path = tmp_path_factory.getbasetemp() / "damaged.gguf"
     path.write_bytes(whole)
+    with suppress(BadRequest):
+        gguf.read(path)
+
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_container_is_read_like_the_gguf_inside(write: Write) -> None:
+    inside = tiny_gguf(9000, general__name="packed")
+    plain = gguf.read(write(inside))
+    assert gguf.read(write(tiny_jns(inside))) == plain
+    assert plain.file_bytes == len(inside)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (tiny_jns(tiny_gguf())[:40], "it has only 40 bytes"),
+        (tiny_jns(tiny_gguf())[:9000], "and only 9000 of them are there: is it complete"),
+        (tiny_jns(tiny_gguf(), version=2), "it is a container of version 2; version 1 is known"),
+        (tiny_jns(tiny_gguf(), extents=0), "a container without a header"),
+        (tiny_jns(tiny_gguf(), begin=32), "whose header lies where none can be"),
+        (tiny_jns(b"JUST TEXT, NOT A HEADER"), "only 23 bytes"),
+        (tiny_jns(b"JUST TEXT, NOT A HEADER OF ANY KIND"), "does not begin with the letters GGUF"),
+    ],
+)
+def test_a_container_that_cannot_be_read_says_why(write: Write, data: bytes, reason: str) -> None:
+    with pytest.raises(BadRequest, match=reason):
+        gguf.read(write(data))
+
+
+@given(st.binary(min_size=1, max_size=64), st.integers(0, 8300))
+def test_no_damage_to_a_container_makes_more_than_a_refusal(
+    tmp_path_factory: pytest.TempPathFactory, damage: bytes, at: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.jns"
+    whole = tiny_jns(tiny_gguf())
+    path.write_bytes(whole[:at] + damage + whole[at + len(damage) :])
     with suppress(BadRequest):
         gguf.read(path)

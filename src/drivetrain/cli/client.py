@@ -55,6 +55,13 @@ class Server:
     async def post(self, path: str, body: Any) -> Any:
         return await self._call("POST", path, json=body)
 
+    async def text(self, path: str) -> str:
+        with self._web.translated(self.url):
+            answer = await self._http.get(path)
+        if answer.status_code >= 400:
+            raise failure(answer.status_code, answer.content)
+        return str(answer.text)
+
     async def delete(self, path: str, body: Any) -> Any:
         return await self._call("DELETE", path, json=body)
 

@@ -11,6 +11,7 @@ from drivetrain import residency
 from drivetrain.config import Config
 from drivetrain.gateway import Gateway
 from drivetrain.gateway.pool import retire
+from drivetrain.gguf import Gguf
 from drivetrain.library import Library
 from drivetrain.server import App
 from drivetrain.server.answer import Heartbeat
@@ -50,6 +51,25 @@ class EngineHost:
         )
 
 
+class Foresight:
+    """What the library tells of a large model before it downloads it: how fast it will be on this machine."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def wanted(self, size_bytes: int) -> bool:
+        from drivetrain.engines.expertstream import outlook  # only a large model needs it
+
+        return not outlook.fits(size_bytes)
+
+    def told(self, headers: Sequence[Gguf]) -> str | None:
+        from drivetrain.engines.expertstream import outlook, predict
+
+        known = outlook.measured(self._home)
+        prediction = outlook.of_headers(headers, known) if known and predict.shape(headers) else None
+        return predict.told(prediction) if prediction else None
+
+
 class Runtime:
     """A Drivetrain without its sockets. `assemble` makes one and runs what it does in the background."""
 
@@ -57,7 +77,7 @@ class Runtime:
         self.store = Store.open(config.store.url, home)
         self.ledger = Ledger(self.store, home / "state")
         self.telemetry = Telemetry(home, logs, account=self.ledger.append)
-        self.library = Library(home, config.downloads, self.telemetry.notify)
+        self.library = Library(home, config.downloads, self.telemetry.notify, outlook=Foresight(home))
         self._host = EngineHost(home, self.library, self.telemetry)
         self.gateway = Gateway(_with_residency(config), self.library, self._host, self.telemetry)
         self.hearts = Heartbeat()

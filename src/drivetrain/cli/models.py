@@ -147,7 +147,7 @@ async def _cp(call: Call, source: str, destination: str) -> None:
 def import_(call: Call, path: Path, name: str, link: bool) -> None:
     """Add a file or folder on this machine as a model.
 
-    PATH is a GGUF file, or a folder with one.
+    PATH is a GGUF file, a container that `drivetrain pack` made, or a folder with one.
     """
     asyncio.run(_import(call, path.absolute(), name, link))
 

@@ -26,18 +26,30 @@ async def _ps(call: Call) -> None:
     if call.json:
         output.emit(answer)
         return
-    output.table(("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"), map(_loaded, answer["models"]))
+    models = answer["models"]
+    streamed = any("experts" in model for model in models)  # most people never need to know of experts
+    headings = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", *(("EXPERTS",) if streamed else ()), "UNTIL")
+    output.table(headings, (_loaded(model, streamed=streamed) for model in models))
 
 
-def _loaded(model: Mapping[str, Any]) -> tuple[str, ...]:
+def _loaded(model: Mapping[str, Any], *, streamed: bool) -> tuple[str, ...]:
     return (
         model["name"],
         str(model.get("digest", ""))[:12] or "-",
         output.size(model["size"]),
         _processor(model["size"], model.get("size_vram", 0)),
         str(model.get("context_length") or "-"),
+        *((_experts(model.get("experts")),) if streamed else ()),
         output.when(model["expires_at"]) if model.get("expires_at") else "forever",
     )
+
+
+def _experts(experts: Mapping[str, Any] | None) -> str:
+    """How much of them is in memory, how often one that was asked for was, how long the drive was waited for."""
+    if experts is None:
+        return "-"
+    held = f"{output.size(experts['resident_bytes'])} of {output.size(experts['total_bytes'])}"
+    return f"{held}, {experts['hit_rate']:.0%} hits, {experts['wait_share']:.0%} waiting"
 
 
 def _processor(total: int, on_gpu: int) -> str:

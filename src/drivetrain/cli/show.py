@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from drivetrain.cli import output
-from drivetrain.cli.client import connect, model_path
+from drivetrain.cli.client import Server, connect, model_path
 from drivetrain.cli.command import Call, command
 from drivetrain.cli.completion import model_names
 
@@ -39,12 +39,15 @@ async def _effective(call: Call, model: str) -> None:
 async def _show(call: Call, model: str, part: str | None) -> None:
     async with connect(call) as server:
         answer = await server.post("/api/show", {"model": model})
-    if call.json:
+        expected = None if part else await _expected(call, server, model, answer)
+    if call.json and expected:
+        output.emit({**answer, "expected": expected})
+    elif call.json:
         output.emit({part: answer.get(part, "")} if part else answer)
     elif part:
         click.echo(text_of(answer, part))
     else:
-        click.echo(summary(answer))
+        click.echo(summary(answer, expected))
 
 
 def text_of(answer: Mapping[str, Any], part: str) -> str:
@@ -52,10 +55,19 @@ def text_of(answer: Mapping[str, Any], part: str) -> str:
     return str(answer.get(part) or "").strip()
 
 
-def summary(answer: Mapping[str, Any]) -> str:
+async def _expected(call: Call, server: Server, model: str, answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if not any(name.endswith(".expert_count") for name in answer.get("model_info") or ()):
+        return None
+    from drivetrain.cli import expected  # it takes long to import, and few models have experts
+
+    return await expected.expected(call, server, model)
+
+
+def summary(answer: Mapping[str, Any], expected: Mapping[str, Any] | None = None) -> str:
     """A model on one screen."""
     parts = [
         _section("Model", _facts(answer)),
+        _section("Streaming", _predicted(expected) if expected else ()),
         _section("Capabilities", ((name, "") for name in answer.get("capabilities") or ())),
         _section("Parameters", (tuple(line.split(maxsplit=1)) for line in text_of(answer, "parameters").splitlines())),
         _section("System", _first_lines(text_of(answer, "system"))),
@@ -76,6 +88,17 @@ def _facts(answer: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         "format": details.get("format"),
     }
     return ((name, str(value)) for name, value in facts.items() if value)
+
+
+def _predicted(told: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Of a streamed model: what was to be expected, and what was measured."""
+    spread = f"{told['least_tokens_s']:.2g} to {told['most_tokens_s']:.2g}"
+    yield "predicted", f"{told['tokens_s']:.2g} tokens/s ({spread})"
+    if told["measured_tokens_s"]:
+        yield "measured", f"{told['measured_tokens_s']:.2g} tokens/s"
+    yield "hit rate", f"{told['hit_rate']:.0%}, {'measured' if told['measured_hits'] else 'estimated'}"
+    yield "memory", output.size(told["memory_bytes"])
+    yield "first token", f"{told['first_token_s']:.1f} s, of a prompt of {told['prompt_tokens']} tokens"
 
 
 def _first_lines(text: str, count: int = 2) -> Iterable[tuple[str, str]]:

@@ -246,9 +246,11 @@ class Gateway:
             if member.embedded:
                 await member.engine.unload(model)
 
-    async def loaded(self) -> Mapping[str, Sequence[Loaded]]:
-        """The models in memory, by engine, at every engine that tells."""
-        live = [member for member in self.pool.members.values() if member.health.live]
+    async def loaded(self, *, embedded: bool = False) -> Mapping[str, Sequence[Loaded]]:
+        """The models in memory, by engine, at every engine that tells; or only at those for which nobody has to be
+        asked, for they are `embedded`."""
+        members = self.pool.members.values()
+        live = [member for member in members if member.health.live and (member.embedded or not embedded)]
         return dict(await asyncio.gather(*(_loaded(member) for member in live)))
 
 

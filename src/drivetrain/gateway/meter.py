@@ -95,7 +95,8 @@ class Meter:
                 self.reported = event.usage
                 content = True
             elif isinstance(event, Progress):
-                self.waited_s = time.perf_counter() - self.began
+                if event.stage != "prompt":
+                    self.waited_s = time.perf_counter() - self.began
             elif kind is not Opaque:
                 content = True
         if content and self.first_token_s is None:

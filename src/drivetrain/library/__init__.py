@@ -1,6 +1,6 @@
 """The models on disk: what there is, and every way to get, change and remove one.
 
-$DRIVETRAIN_HOME/models/<id>/{model.json, *.gguf}     the files are links into blobs/
+$DRIVETRAIN_HOME/models/<id>/{model.json, *.gguf}     the files are links into blobs/; a *.jns may be beside them
                  blobs/sha256-…                       content, each piece once
                  engines/<name>/engine.json           defaults of an engine
 """

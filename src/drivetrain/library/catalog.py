@@ -134,7 +134,7 @@ class Catalog:
             read = record.check(record.read(folder))
             id = ids.check(read.id) if read.id else own
             entry = msgspec.structs.replace(entry, id=id, record=read, layers=self._layers(folder, read))
-            return _resolved(entry, tuple(sorted(name for name in listing if name.endswith(".gguf"))))
+            return _resolved(entry, tuple(sorted(name for name in listing if name.endswith(weights.SUFFIXES))))
         except BadRequest as error:
             return msgspec.structs.replace(entry, broken=error.message)
         except OSError as error:  # a file that went away, or may not be read
@@ -184,11 +184,17 @@ def _model(entry: Entry, files: tuple[Path, ...], projector: Path | None) -> Mod
         created_s=entry.changed_ns // 10**9,
         size_bytes=sum(path.stat().st_size for path in (*files, *((projector,) if projector else ()))),
         digest=_digest(entry, files, known),
-        format="gguf" if files else (entry.record.format or ""),
+        format=_format(entry, files),
         family=told.family,
         parameter_size=told.parameter_size,
         quantization=told.quantization,
     )
+
+
+def _format(entry: Entry, files: tuple[Path, ...]) -> str:
+    if not files:
+        return entry.record.format or ""
+    return "jns" if weights.is_container(files[0].name) else "gguf"
 
 
 def _details(files: tuple[Path, ...], known: Mapping[str, details.FileFacts]) -> details.Details:
@@ -237,7 +243,7 @@ def _own_id(folder: Path, models: Path) -> str:
 
 
 def _model_folders(top: Path, depth: int = _DEPTH) -> Iterator[tuple[Path, Mapping[str, os.stat_result]]]:
-    """Folders with a model.json or *.gguf files, and those files."""
+    """Folders with a model.json or files of weights, and those files."""
     for folder in _subfolders(top):
         listing = _listing(folder)
         if any(name != details.FILE for name in listing):
@@ -268,7 +274,7 @@ def _listing(folder: Path) -> Mapping[str, os.stat_result]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name in (record.FILE, details.FILE) or entry.name.endswith(".gguf"):
+                if entry.name in (record.FILE, details.FILE) or entry.name.endswith(weights.SUFFIXES):
                     found[entry.name] = _status(entry)
     except OSError:
         return {}

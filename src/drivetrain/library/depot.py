@@ -4,16 +4,17 @@ import errno
 import hashlib
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 
 import anyio.to_thread
 
 from drivetrain import web
-from drivetrain.library import download, files
+from drivetrain.library import download, files, foresight
 from drivetrain.library.blobs import Blobs
 from drivetrain.library.download import Corrupt, Download, Remote
+from drivetrain.library.foresight import Outlook
 from drivetrain.library.status import Status
 
 _TELL_EVERY_S = 0.1
@@ -31,8 +32,10 @@ class Depot:
         connections: int = 4,
         part_bytes: int = download.PART_BYTES,
         noted: Callable[[Mapping[str, int]], None] = lambda parts: None,
+        outlook: Outlook | None = None,
     ) -> None:
         """`noted` hears which files of `blobs` the parts land in, and how long they will be."""
+        self._outlook = outlook
         self.client, self.blobs, self.report, self._noted = client, blobs, report, noted
         self._connections, self._part_bytes = connections, part_bytes
         self._landings: dict[str, int] = {}
@@ -49,6 +52,13 @@ class Depot:
                 self._note(part, part.size)
         self.blobs.folder.mkdir(parents=True, exist_ok=True)
         files.need_room(self.blobs.folder, missing, what)
+
+    async def foresee(self, weights: Sequence[Remote]) -> None:
+        """Tell what to expect of a model that is not here yet, if there is something to say."""
+        if self._outlook is None or all(part.digest and self.blobs.has(part.digest) for part in weights):
+            return
+        if line := await foresight.told(self._outlook, self.client, weights):
+            self.report(Status(status=line))
 
     def _missing(self, part: Remote, size: int) -> int:
         if part.digest and self.blobs.has(part.digest):

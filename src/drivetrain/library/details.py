@@ -50,6 +50,7 @@ class FileFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mtime_ns: int
     sha256: str = ""
     details: Details | None = None
+    made_of: str = ""  # the `combined` digest of the files that this container was packed from
 
 
 class _Sidecar(msgspec.Struct, frozen=True):
@@ -127,9 +128,9 @@ def store(folder: Path, facts: Mapping[str, FileFacts]) -> None:
     files.write_whole(folder / FILE, msgspec.json.encode(_Sidecar(_FORMAT, dict(facts))))
 
 
-def facts_of(path: Path, sha256: str, details: Details | None = None) -> FileFacts:
+def facts_of(path: Path, sha256: str, details: Details | None = None, made_of: str = "") -> FileFacts:
     status = path.stat()
-    return FileFacts(size=status.st_size, mtime_ns=status.st_mtime_ns, sha256=sha256, details=details)
+    return FileFacts(size=status.st_size, mtime_ns=status.st_mtime_ns, sha256=sha256, details=details, made_of=made_of)
 
 
 def current(facts: FileFacts | None, path: Path) -> bool:
@@ -157,8 +158,9 @@ async def settle(folder: Path, weights: Sequence[Path]) -> bool:
     missing = [path for path in weights if not current(known.get(path.name), path) or not known[path.name].sha256]
     for path in missing:
         digest = await files.sha256(path)
-        details = known[path.name].details if current(known.get(path.name), path) else None
-        known[path.name] = facts_of(path, digest, details or await anyio.to_thread.run_sync(_examined, path))
+        before = known[path.name] if current(known.get(path.name), path) else FileFacts(size=0, mtime_ns=0)
+        details = before.details or await anyio.to_thread.run_sync(_examined, path)
+        known[path.name] = facts_of(path, digest, details, before.made_of)
     if missing:
         await anyio.to_thread.run_sync(store, folder, known)
     return bool(missing)

@@ -38,6 +38,7 @@ async def bring(source: HubRepo, endpoint: str, depot: Depot) -> tuple[dict[str,
         for file in chosen
     ]
     depot.expect(parts, f"the download of {source.id}")
+    await depot.foresee([part for file, part in zip(chosen, parts, strict=True) if not weights.is_projector(file.name)])
     brought: dict[str, str] = {}
     for file, part in zip(chosen, parts, strict=True):
         brought[file.name.rsplit("/", 1)[-1]] = await depot.fetch(part)

@@ -1,4 +1,4 @@
-"""A model from this machine: a GGUF file with its further parts, or a folder that holds one."""
+"""A model from this machine: a GGUF file with its further parts, a container, or a folder that holds one."""
 
 from pathlib import Path
 
@@ -56,12 +56,12 @@ def _look(path: Path) -> tuple[list[Path], record.Members]:
 
 def _in_folder(folder: Path) -> list[Path]:
     listed = sorted(path.name for path in folder.iterdir() if path.is_file())
-    names = [name for name in listed if name.lower().endswith(".gguf")]
+    names = [name for name in listed if name.lower().endswith(weights.SUFFIXES)]
     if not names:
         for name in listed:
             if Path(name).suffix.lower() in weights.REFUSED:
                 weights.refuse(folder / name)
-        raise BadRequest(f"{folder} holds no *.gguf file", param="path")
+        raise BadRequest(f"{folder} holds no *.gguf or *.jns file", param="path")
     found = weights.find(folder, record.check(record.read(folder)), tuple(names))
     if found.weights is None:
         raise BadRequest(f"{folder} holds no weights", param="path")

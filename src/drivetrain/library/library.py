@@ -19,6 +19,7 @@ from drivetrain.library.blobs import Blobs
 from drivetrain.library.catalog import Catalog, Entry
 from drivetrain.library.download import PART_BYTES
 from drivetrain.library.flight import Flight
+from drivetrain.library.foresight import Outlook
 from drivetrain.library.pulls import Pulls, Unfinished
 from drivetrain.library.record import Members
 from drivetrain.library.registry import Repository
@@ -39,12 +40,29 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a model lies."""
+
+    id: str
+    folder: Path
+    weights: tuple[Path, ...]  # all parts
+
+
 class Library:
     """The models under a home. Safe to use from several processes; within one, from one event loop."""
 
-    def __init__(self, home: Path, downloads: Downloads, notify: Notify, *, part_bytes: int = PART_BYTES) -> None:
+    def __init__(
+        self,
+        home: Path,
+        downloads: Downloads,
+        notify: Notify,
+        *,
+        part_bytes: int = PART_BYTES,
+        outlook: Outlook | None = None,
+    ) -> None:
+        """`outlook` is asked for a line about a model before it is downloaded."""
         self.home = home
-        self._downloads, self._notify, self._part_bytes = downloads, notify, part_bytes
+        self._downloads, self._notify, self._part_bytes, self._outlook = downloads, notify, part_bytes, outlook
         self._models = home / "models"
         self._blobs = Blobs(home / "blobs")
         self._pulls = Pulls(home / "state" / "pulls", self._blobs.folder)
@@ -81,6 +99,10 @@ class Library:
     def unfinished(self) -> Sequence[Unfinished]:
         """Models whose download was broken off, or is under way."""
         return list(self._pulls.all())
+
+    def place(self, name: str) -> Place:
+        entry = self._catalog.entry(name)
+        return Place(id=entry.id, folder=entry.folder, weights=entry.files)
 
     def members(self, name: str) -> Members:
         """What the model's model.json says, every member."""
@@ -119,6 +141,18 @@ class Library:
         """Merge a patch (RFC 7396) into the model.json. Raises `BadRequest` for what cannot be changed."""
         entry = self._catalog.entry(name)
         await self._locked(lambda: shelf.rewrite(entry.folder, patch))
+        self._changed(entry.id)
+        return self.lookup(entry.id)
+
+    async def switch(self, name: str, file: str, *, drop: bool) -> ModelSpec:
+        """Have a model use another file of its folder as weights: its container, or the GGUF of that.
+
+        `drop` deletes those that it used, if they lie in its folder.
+        """
+        entry = self._catalog.entry(name)
+        used = [path.name for path in entry.files if path.parent == entry.folder and path.name != file]
+        dropped = used if drop else ()
+        await self._locked(lambda: shelf.switch(self._models, entry.folder, file, dropped=dropped, blobs=self._blobs))
         self._changed(entry.id)
         return self.lookup(entry.id)
 
@@ -188,7 +222,9 @@ class Library:
         key = (names.key(id), parsed)
         flight = self._flights.get(key)
         if flight is None or flight.over:
-            transfer = Transfer(id, source, parsed, self._downloads, self._blobs, self._pulls, self._notify)
+            transfer = Transfer(
+                id, source, parsed, self._downloads, self._blobs, self._pulls, self._notify, self._outlook
+            )
             flight = self._flights[key] = Flight(lambda report: self._pull(transfer, report))
         try:
             async with aclosing(flight.watch()) as statuses:

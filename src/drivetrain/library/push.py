@@ -12,7 +12,7 @@ import anyio.to_thread
 import msgspec
 
 from drivetrain import web
-from drivetrain.errors import Forbidden
+from drivetrain.errors import Forbidden, Unsupported
 from drivetrain.library import details, files
 from drivetrain.library.catalog import Entry
 from drivetrain.library.registry import CONFIG_TYPE, MANIFEST_TYPE, MEDIA, Layer, Manifest, Repository
@@ -50,6 +50,10 @@ async def push(entry: Entry, spec: ModelSpec, repository: Repository, report: Re
 
 async def _pieces(entry: Entry, spec: ModelSpec) -> list[Piece]:
     """All layers, the configuration last."""
+    if spec.model.format == "jns":
+        raise Unsupported(
+            f"model {spec.id!r} is packed, and registries know only GGUF; undo it with: drivetrain unpack {spec.id}"
+        )
     found = [await _file(path, "model") for path in entry.files]
     if spec.projector:
         found.append(await _file(Path(spec.projector), "projector"))

@@ -130,6 +130,7 @@ async def bring(source: RegistryName, base_url: str, depot: Depot) -> tuple[dict
     manifest = await repository.manifest()
     files = _file_names(manifest)
     depot.expect([repository.part(layer) for layer in files.values()], f"the download of {source.id}")
+    await depot.foresee([repository.part(files["model.gguf"])])
     brought = {name: await depot.fetch(repository.part(layer)) for name, layer in files.items()}
     members: dict[str, Any] = {
         "sources": [{"filename": name, "url": repository.part(layer).url} for name, layer in files.items()],

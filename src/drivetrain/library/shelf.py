@@ -4,7 +4,7 @@ All functions block and expect the library's lock to be held; call them from a t
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -45,7 +45,9 @@ def install(models: Path, folder: Path, delivery: Delivery, blobs: Blobs, *, rep
     try:
         facts = _lay_out(stage, delivery, blobs)
         before = _members_before(folder)
-        members = delivery.members if replace or not before else _updated(before, delivery.members)
+        if not replace:
+            facts |= _kept_containers(folder, stage, delivery)
+        members = delivery.members if replace or not before else _updated(before, delivery.members, facts.keys())
         record.write(stage, members)
         details.store(stage, facts)
         _check(stage, members)
@@ -75,15 +77,33 @@ def _members_before(folder: Path) -> Members:
         raise BadRequest(f"{error.message}; repair or delete it first: it is not overwritten", param="model") from error
 
 
-def _updated(before: Members, members: Members) -> Members:
+def _kept_containers(folder: Path, stage: Path, delivery: Delivery) -> Mapping[str, details.FileFacts]:
+    """What was packed from the very weights that are brought again stays as good as they are."""
+    brought = [digest for name, digest in delivery.digests.items() if weights.is_weights(name)]
+    kept = {name: facts for name, facts in details.load(folder).items() if _made_of(facts, brought)}
+    kept = {name: facts for name, facts in kept.items() if (folder / name).is_file()}
+    for name in kept:
+        _link_alike(folder / name, stage / name)
+    return kept
+
+
+def _made_of(facts: details.FileFacts, digests: Sequence[str]) -> bool:
+    return bool(facts.made_of) and facts.made_of == details.combined(digests)
+
+
+def _updated(before: Members, members: Members, names: Collection[str]) -> Members:
+    """`names` are the files that the model is going to have."""
     renewed = {name: members[name] for name in _RENEWED if name in members}
     settings = {**before.get("settings", {})}
     path = members.get("settings", {}).get("llama_model_path")
+    used = str(settings.get("llama_model_path", ""))
+    if weights.is_container(used) and used in names:
+        path = used
     return {**members, **before, **renewed, "settings": settings | ({"llama_model_path": path} if path else {})}
 
 
 def _check(stage: Path, members: Members) -> None:
-    listed = tuple(sorted(path.name for path in stage.glob("*.gguf")))
+    listed = tuple(sorted(path.name for path in stage.iterdir() if path.suffix in weights.SUFFIXES))
     found = weights.find(stage, record.check(members), listed)
     if found.weights:
         gguf.parts(found.weights)
@@ -108,7 +128,7 @@ def duplicate(models: Path, source: Path, folder: Path, id: str) -> None:
     stage.mkdir(parents=True)
     try:
         for path in source.iterdir():
-            if path.suffix == ".gguf":
+            if path.suffix in weights.SUFFIXES:
                 _link_alike(path, stage / path.name)
         members = record.read(source)
         record.write(stage, {**members, "id": id, "name": id} if "name" in members else {**members, "id": id})
@@ -134,11 +154,39 @@ def rewrite(folder: Path, patch: Mapping[str, Any]) -> None:
     record.write(folder, record.patched(record.read(folder), patch))
 
 
+def switch(models: Path, folder: Path, name: str, *, dropped: Sequence[str], blobs: Blobs) -> None:
+    """Have a model use another file in its folder as weights, and drop some of its files."""
+    facts, members = dict(details.load(folder)), record.read(folder)
+    before = str(members.get("settings", {}).get("llama_model_path", ""))
+    if not details.current(facts.get(name), folder / name):
+        made_of = _digest(folder, before, facts) if weights.is_container(name) else ""
+        facts[name] = details.facts_of(folder / name, "", details.examine(folder / name), made_of)
+    gone = [facts.pop(one).sha256 for one in dropped if one in facts]
+    details.store(folder, facts)
+    said = {**members, "format": "jns" if weights.is_container(name) else "gguf"}
+    record.write(folder, {**said, "settings": {**members.get("settings", {}), "llama_model_path": name}})
+    for one in dropped:
+        (folder / one).unlink(missing_ok=True)
+    blobs.prune([f"sha256:{sha256}" for sha256 in gone if sha256], _all_weights(models))
+
+
+def _digest(folder: Path, name: str, facts: Mapping[str, details.FileFacts]) -> str:
+    """Of the weights that begin with the file `name`, all parts; "" where one was not hashed yet."""
+    parts = [facts.get(part.name) for part in gguf.parts(folder / name)] if name else []
+    digests = [part.sha256 for part in parts if part]
+    return details.combined(digests) if len(digests) == len(parts) and all(digests) else ""
+
+
 def remove(models: Path, folder: Path, blobs: Blobs) -> None:
     """Take a model out, and those of its blobs that no other model uses."""
     hashes = [f"sha256:{facts.sha256}" for facts in details.load(folder).values() if facts.sha256]
     _retire(models, folder)
-    blobs.prune(hashes, models.rglob("*.gguf"))
+    blobs.prune(hashes, _all_weights(models))
+
+
+def _all_weights(models: Path) -> Iterator[Path]:
+    for suffix in weights.SUFFIXES:
+        yield from models.rglob(f"*{suffix}")
 
 
 def _retire(models: Path, folder: Path) -> None:

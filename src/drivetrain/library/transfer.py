@@ -14,6 +14,7 @@ from drivetrain.library import hub, imports, pypi, registry, shelf
 from drivetrain.library.blobs import Blobs
 from drivetrain.library.depot import Depot
 from drivetrain.library.download import Remote
+from drivetrain.library.foresight import Outlook
 from drivetrain.library.pulls import Pulls
 from drivetrain.library.shelf import Delivery
 from drivetrain.library.sources import HubRepo, Local, Package, RegistryName, Source, Url
@@ -36,9 +37,11 @@ class Transfer:
         blobs: Blobs,
         pulls: Pulls,
         notify: Callable[[Notice], None],
+        outlook: Outlook | None,
     ) -> None:
         self.id, self._text, self._source = id, text, source
         self._downloads, self._blobs, self._pulls, self._notify = downloads, blobs, pulls, notify
+        self._outlook = outlook
         self._watchers: Callable[[Status], None] = lambda status: None
         self._depot: Depot | None = None
         self._noticed_s = 0.0
@@ -96,6 +99,7 @@ class Transfer:
                 connections=connections,
                 part_bytes=part_bytes,
                 noted=lambda parts: self._pulls.note(self.id, self._text, parts),
+                outlook=self._outlook,
             )
             files, more = await self._fetched(self._source, self._depot)
         return Delivery(files=files, members=shelf.members_for(self.id, list(files), created_s=time(), **more))

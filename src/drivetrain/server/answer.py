@@ -7,8 +7,9 @@ from contextlib import aclosing
 
 from drivetrain.dialects import Reply
 from drivetrain.errors import DrivetrainError
+from drivetrain.server import experts
 from drivetrain.server.exchange import STREAM_HEADERS, Exchange
-from drivetrain.types import Event, Finished, Fold, Progress
+from drivetrain.types import Event, Experts, Finished, Fold, Progress
 
 HEARTBEAT_S = 10.0  # longest silence that a caller of a stream sees; proxies commonly give up at 60 s
 Batches = AsyncGenerator[Sequence[Event], None]
@@ -22,6 +23,7 @@ class Stream:
         self._reply = reply
         self._hearts = hearts
         self._progress = Progress(stage="prompt")
+        self._experts: Experts | None = None
         self._sending = False
         self.quiet_since = time.monotonic()
 
@@ -47,7 +49,7 @@ class Stream:
                     continue
                 final = events[-1]
                 if type(final) is Progress:
-                    self._progress = final
+                    self._progress, self._experts = final, final.experts
                     continue
                 data = encode(events)
                 if type(final) is Finished:
@@ -59,7 +61,8 @@ class Stream:
     async def _write(self, data: bytes, *, more: bool) -> None:
         self._sending = True
         if not self._exchange.started:
-            await self._exchange.start(200, self._reply.media_type.encode(), STREAM_HEADERS)
+            told = (*STREAM_HEADERS, *experts.headers(self._experts))
+            await self._exchange.start(200, self._reply.media_type.encode(), told)
         await self._exchange.send_body(data, more=more)
         self._sending = False
         self.quiet_since = time.monotonic()
@@ -94,4 +97,5 @@ async def whole(exchange: Exchange, reply: Reply, batches: Batches) -> None:
     async with aclosing(batches):
         async for events in batches:
             folded.extend(events)
-    await exchange.respond(200, reply.whole(folded.response()))
+    response = folded.response()
+    await exchange.respond(200, reply.whole(response), headers=experts.headers(response.experts))

@@ -5,6 +5,7 @@ import time
 from drivetrain.dialects import Surface
 from drivetrain.errors import Draining
 from drivetrain.gateway import Call, Gateway
+from drivetrain.server import experts
 from drivetrain.server.answer import Heartbeat, Stream, whole
 from drivetrain.server.exchange import Exchange
 from drivetrain.types import Embeddings, EmbedRequest, Request, Timings
@@ -40,6 +41,7 @@ class Inference:
     async def embeddings(self, exchange: Exchange, dialect: str, request: EmbedRequest) -> tuple[Embeddings, Timings]:
         call = _call(exchange, dialect)
         answer = await self.gateway.embed(request, call)
+        exchange.extra += experts.headers(answer.experts)
         return answer, Timings(prompt_s=time.time() - call.received_s)
 
 

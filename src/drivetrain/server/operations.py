@@ -43,7 +43,9 @@ class Operations:
 
     async def metrics(self, exchange: Exchange) -> None:
         accept = exchange.headers.get(b"accept", b"").decode("latin-1")
-        media_type, body = await asyncio.to_thread(self._telemetry.metrics.render, accept)
+        loaded = (await self._gateway.loaded(embedded=True)).values()
+        models = [model for models in loaded for model in models]
+        media_type, body = await asyncio.to_thread(self._telemetry.metrics.render, accept, models)
         await exchange.respond(200, body, media_type.encode())
 
     async def engines(self, exchange: Exchange) -> None:

@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import Metric
 
 from drivetrain.telemetry import layout
 from drivetrain.telemetry.cells import Row
+from drivetrain.types import Experts, Loaded
 
 _Labels = tuple[str, ...]
 _Sums = dict[_Labels, list[float]]
@@ -18,8 +19,11 @@ _Sums = dict[_Labels, list[float]]
 class Collected:
     """The families of one scrape."""
 
-    def __init__(self, rows: Iterable[Row], version: str) -> None:
+    def __init__(self, rows: Iterable[Row], version: str, loaded: Iterable[Loaded] = ()) -> None:
         self._version = version
+        self._experts: dict[_Labels, Experts] = {
+            (one.model.id, one.model.engine): one.experts for one in loaded if one.experts
+        }
         self._rows: dict[str, list[tuple[_Labels, tuple[float, ...]]]] = defaultdict(list)
         for row in rows:
             kind, *labels = json.loads(row.key)
@@ -31,6 +35,7 @@ class Collected:
         yield from self._attempts()
         yield from self._latencies()
         yield from self._lifecycle()
+        yield from self._streamed()
         yield from self._gauges()
 
     def _attempts(self) -> Iterator[Metric]:
@@ -61,6 +66,12 @@ class Collected:
         received = self._sum("download_bytes", lambda labels: labels, 0, 1)
         yield _counter("drivetrain_download_bytes", "Bytes of models that were downloaded.", [], received)
 
+    def _streamed(self) -> Iterator[Metric]:
+        """Of models that are in memory: their workers count, and with a worker its counters go."""
+        for name, member, help_text, make in _STREAMED:
+            values = {labels: [float(getattr(one, member))] for labels, one in self._experts.items()}
+            yield make(f"drivetrain_experts_{name}", help_text, ["model", "engine"], values)
+
     def _gauges(self) -> Iterator[Metric]:
         values = self._sum("gauges", lambda labels: labels, 0, len(layout.GAUGES))
         sums = values.get((), [0.0] * len(layout.GAUGES))
@@ -79,10 +90,10 @@ class Collected:
         return sums
 
 
-def render(rows: Iterable[Row], accept: str, version: str) -> tuple[str, bytes]:
+def render(rows: Iterable[Row], accept: str, version: str, loaded: Iterable[Loaded] = ()) -> tuple[str, bytes]:
     """Content type and body, in the format that the `Accept` header asks for."""
     encode, content_type = choose_encoder(accept)
-    return content_type, encode(Collected(rows, version))
+    return content_type, encode(Collected(rows, version, loaded))
 
 
 def _if_answered(labels: _Labels) -> _Labels | None:
@@ -113,3 +124,18 @@ def _histogram(name: str, help_text: str, names: Sequence[str], bounds: Sequence
         if reached:
             family.add_metric(labels, buckets, total)
     return family
+
+
+# Of the models that are streamed: name, member of `Experts`, meaning, kind.
+_STREAMED = (
+    ("hits", "hits", "Experts that were asked for, and in memory.", _counter),
+    ("misses", "misses", "Experts that were asked for, and had to be read.", _counter),
+    ("read_bytes", "read_bytes", "Bytes of experts that were read from the drive.", _counter),
+    ("wait_seconds", "wait_s", "Time for which the calculation waited for the drive.", _counter),
+    ("compute_seconds", "compute_s", "Time for which experts were calculated.", _counter),
+    ("tokens", "tokens", "Tokens that went through the model, of prompts and answers.", _counter),
+    ("failures", "failures", "Passes that failed, for an error of the drive or a damaged file.", _counter),
+    ("budget_bytes", "budget_bytes", "Memory that experts may take now.", _gauge),
+    ("resident_bytes", "resident_bytes", "Memory that experts take now.", _gauge),
+    ("total_bytes", "total_bytes", "Bytes of all experts of the model.", _gauge),
+)

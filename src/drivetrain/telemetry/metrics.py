@@ -9,7 +9,7 @@ import json
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from drivetrain import __version__
@@ -28,7 +28,7 @@ from drivetrain.telemetry.layout import (
     TOTAL_AT,
     TOTAL_S,
 )
-from drivetrain.types import Attempt, Notice
+from drivetrain.types import Attempt, Loaded, Notice
 
 OTHER = "other"
 LABELS = 200  # values of one label, at most
@@ -126,12 +126,13 @@ class Metrics:
         if notice.name in ("download.done", "download.failed", "download.stopped") and notice.model:
             self._received.pop(notice.model, None)
 
-    def render(self, accept: str = "") -> tuple[str, bytes]:
-        """Content type and body of an answer to a scrape, for the format that the `Accept` header asks for. Reads
-        files and, the first time, imports: call it on a worker thread."""
+    def render(self, accept: str = "", loaded: Sequence[Loaded] = ()) -> tuple[str, bytes]:
+        """Content type and body of an answer to a scrape, for the format that the `Accept` header asks for. `loaded`:
+        the models in memory; of those that are streamed, their workers' figures are shown. Reads files and, the first
+        time, imports: call it on a worker thread."""
         from drivetrain.telemetry import exposition
 
-        return exposition.render(read(self._directory), accept, __version__)
+        return exposition.render(read(self._directory), accept, __version__, loaded)
 
     def close(self) -> None:
         """Nothing is in flight any more; what was counted stays until the server ends."""

@@ -31,6 +31,17 @@ def test_ps_shows_what_is_in_memory(drivetrain: Terminal, play: Play) -> None:
     assert drivetrain("ps", "--json").json == LOADED
 
 
+def test_ps_shows_how_experts_fare_where_a_model_streams(drivetrain: Terminal, play: Play) -> None:
+    experts = {"resident_bytes": 3_000_000_000, "total_bytes": 8_000_000_000, "hit_rate": 0.939, "wait_share": 0.2}
+    streamed, other = {**LOADED["models"][0], "size_vram": 0, "experts": experts}, LOADED["models"][1]
+    play({"GET /api/ps": (200, {"models": [streamed, other]})})
+    headings, first, second = drivetrain("ps").out.splitlines()
+
+    assert headings.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "EXPERTS", "UNTIL"]
+    assert first.endswith("100% CPU    4096      3 GB of 8 GB, 94% hits, 20% waiting   forever")
+    assert second.startswith("b:1b   -              10 B   100% CPU    -         -      ")
+
+
 def test_ps_starts_no_server_to_say_that_nothing_is_loaded(drivetrain: Terminal) -> None:
     assert drivetrain("ps", "--json").json == {"models": []}
     assert not drivetrain.home.exists()

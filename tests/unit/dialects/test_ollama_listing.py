@@ -11,7 +11,7 @@ import pytest
 from drivetrain.dialects import ollama
 from drivetrain.dialects.ollama.listing import parameters_text
 from drivetrain.errors import EngineFailed
-from drivetrain.types import Loaded, Message, Model, ModelSpec, Text
+from drivetrain.types import Experts, Loaded, Message, Model, ModelSpec, Text
 
 SMALL = Model(
     id="smollm2:135m",
@@ -87,6 +87,26 @@ def test_ps_lists_the_one_that_stays_longest_first() -> None:
         datetime.fromisoformat(model["expires_at"]).tzinfo for model in answer["models"]
     )  # as Open WebUI reads it
     assert official.ProcessResponse(**answer).models[0].name == "org/Name:latest"
+
+
+def test_ps_tells_how_the_experts_of_a_streamed_model_fare() -> None:
+    experts = Experts(hits=3, misses=1, wait_s=1.0, compute_s=3.0, budget_bytes=7)
+    answer = json.loads(ollama.encode_ps([Loaded(model=SMALL, size_bytes=5, experts=experts)]))
+    assert answer["models"][0]["experts"] == {
+        "budget_bytes": 7,
+        "resident_bytes": 0,
+        "total_bytes": 0,
+        "hits": 3,
+        "misses": 1,
+        "read_bytes": 0,
+        "wait_s": 1.0,
+        "compute_s": 3.0,
+        "tokens": 0,
+        "failures": 0,
+        "hit_rate": 0.75,
+        "wait_share": 0.25,
+    }
+    assert official.ProcessResponse(**answer).models[0].size == 5
 
 
 def test_the_version_is_dotted_integers() -> None:

@@ -18,7 +18,7 @@ from drivetrain.errors import (
     RateLimited,
 )
 from drivetrain.gateway import Call, Gateway
-from drivetrain.types import Embeddings, EmbedRequest, Event, Finished, Progress, Request, Usage, fold
+from drivetrain.types import Embeddings, EmbedRequest, Event, Experts, Finished, Progress, Request, Usage, fold
 from tests.fakes.engine import ANSWER, END, HELLO, ROLE, WORLD, ScriptedEngine, ask, gateway_over
 
 pytestmark = pytest.mark.anyio
@@ -262,3 +262,17 @@ async def test_durations_that_an_engine_does_not_tell_are_measured_for_callers_w
     assert told.load_s >= 0.05
     assert told.prompt_s >= 0.05
     assert told.completion_s < 0.05
+
+
+async def test_what_a_model_says_before_its_prompt_is_passed_on_and_is_no_loading() -> None:
+    ready = Progress(stage="prompt", experts=Experts(hits=1))
+    engine = ScriptedEngine("a", ([ready], 0.02, [HELLO], END))
+    gateway, _ = gateway_over(engine)
+    native = Call(id="req_1", dialect="ollama.chat", received_s=0.0)
+    async with aclosing(gateway.generate(ask(), native)) as batches:
+        events = [event async for events in batches for event in events]
+    assert events[0] == ready
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert end.timings is not None
+    assert end.timings.load_s == 0.0

@@ -102,7 +102,7 @@ async def test_a_folder_with_a_split_model_and_a_projector(library: Library, tmp
         ("pytorch_model.bin", b"\x80\x02", "may be a pickle"),
         ("model.pt", b"\x80\x02", "is a pickle"),
         ("model.safetensors", b"{}", "converted to GGUF"),
-        ("notes.txt", b"hello", r"only \*\.gguf is accepted"),
+        ("notes.txt", b"hello", r"only \*\.gguf and \*\.jns are accepted"),
         ("fake.gguf", b"\x80\x02 a pickle in disguise, long enough", "does not begin with the letters GGUF"),
     ],
 )

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from drivetrain.telemetry.metrics import LABELS, Metrics
-from drivetrain.types import Attempt, Notice
+from drivetrain.types import Attempt, Experts, Loaded, Model, Notice
 
 # What a worker does in these tests: count as many attempts as each line of its input says, say so, and never end.
 WORKER = """
@@ -57,10 +57,10 @@ def metrics(tmp_path: Path) -> Iterator[Metrics]:
     own.close()
 
 
-def scrape(metrics: Metrics, accept: str = "") -> dict[str, float]:
+def scrape(metrics: Metrics, accept: str = "", loaded: Sequence[Loaded] = ()) -> dict[str, float]:
     """Every sample as `name{label=value,…}`, labels in the order of their names."""
     samples: dict[str, float] = {}
-    for family in text_string_to_metric_families(metrics.render(accept)[1].decode()):
+    for family in text_string_to_metric_families(metrics.render(accept, loaded)[1].decode()):
         for sample in family.samples:
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
             samples[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
@@ -202,6 +202,27 @@ def test_an_engine_is_up_or_down(metrics: Metrics) -> None:
         metrics.notice(Notice(name=name, engine=engine))
     found = scrape(metrics)
     assert (found["drivetrain_engine_up{engine=a}"], found["drivetrain_engine_up{engine=b}"]) == (1, 0)
+
+
+def test_a_model_that_streams_shows_what_its_worker_counts(metrics: Metrics) -> None:
+    experts = Experts(hits=9, misses=1, read_bytes=4096, wait_s=0.5, compute_s=2.0, tokens=3, budget_bytes=70)
+    streamed = Loaded(model=Model(id="m", engine="local"), size_bytes=100, experts=experts)
+    other = Loaded(model=Model(id="n", engine="local"), size_bytes=100)
+    found = scrape(metrics, loaded=[streamed, other])
+    labels = "{engine=local,model=m}"
+    shown = {name: value for name, value in found.items() if name.startswith("drivetrain_experts_")}
+    assert shown == {
+        f"drivetrain_experts_hits_total{labels}": 9,
+        f"drivetrain_experts_misses_total{labels}": 1,
+        f"drivetrain_experts_read_bytes_total{labels}": 4096,
+        f"drivetrain_experts_wait_seconds_total{labels}": 0.5,
+        f"drivetrain_experts_compute_seconds_total{labels}": 2.0,
+        f"drivetrain_experts_tokens_total{labels}": 3,
+        f"drivetrain_experts_failures_total{labels}": 0,
+        f"drivetrain_experts_budget_bytes{labels}": 70,
+        f"drivetrain_experts_resident_bytes{labels}": 0,
+        f"drivetrain_experts_total_bytes{labels}": 0,
+    }
 
 
 def test_the_format_is_the_one_that_is_asked_for(metrics: Metrics) -> None:

@@ -13,7 +13,7 @@ from drivetrain.dialects.ollama.messages import write_messages
 from drivetrain.dialects.ollama.names import shown
 from drivetrain.dialects.ollama.wire import Wire
 from drivetrain.errors import EngineFailed
-from drivetrain.types import Capability, Loaded, Model, ModelSpec
+from drivetrain.types import Capability, Experts, Loaded, Model, ModelSpec
 
 Shape = TypeVar("Shape")
 
@@ -60,7 +60,14 @@ def _running(loaded: Loaded) -> dict[str, Any]:
         "expires_at": NEVER_EXPIRES if loaded.expires_s is None else stamp(loaded.expires_s),
         "size_vram": loaded.vram_bytes,
         "context_length": loaded.context_length or model.context_length or 0,
+        **({"experts": _streamed(loaded.experts)} if loaded.experts else {}),
     }
+
+
+def _streamed(experts: Experts) -> dict[str, Any]:
+    """Of a model whose experts are streamed: a member that only Drivetrain has."""
+    rates = {"hit_rate": round(experts.hit_rate, 4), "wait_share": round(experts.wait_share, 4)}
+    return msgspec.structs.asdict(experts) | rates
 
 
 def digest(model: Model) -> str:

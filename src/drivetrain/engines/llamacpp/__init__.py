@@ -1,8 +1,9 @@
 """The embedded engine: llama.cpp, one supervised worker process per model in memory."""
 
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -10,10 +11,13 @@ from msgspec.structs import replace
 from drivetrain.dialects.openai import CHAT, COMPLETIONS
 from drivetrain.engines import EngineSettings, Host
 from drivetrain.engines._remote import stream
-from drivetrain.engines.llamacpp import choices, embedding, machine, tokens, tools
+from drivetrain.engines.expertstream import plan
+from drivetrain.engines.llamacpp import choices, embedding, machine, settings, tokens, tools
 from drivetrain.engines.llamacpp.fleet import Fleet, Lease
 from drivetrain.engines.llamacpp.resident import Running
-from drivetrain.errors import BadRequest, EngineFailed, EngineUnavailable, ModelNotFound, Unsupported
+from drivetrain.engines.llamacpp.watch import Watch
+from drivetrain.engines.llamacpp.ways import Limits
+from drivetrain.errors import BadRequest, ModelNotFound, Unsupported
 from drivetrain.types import (
     Audio,
     Embeddings,
@@ -33,8 +37,6 @@ from drivetrain.types import (
 
 __all__ = ["LlamaCpp"]
 
-DEATH_S: Final = 0.5  # a broken connection and the end of the process come at once, in either order
-
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Members of the engine's entry in `drivetrain.yaml` that only this kind has."""
@@ -46,20 +48,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class LlamaCpp:
     """An engine of kind `llamacpp`. Every call that needs a model loads it first."""
 
-    def __init__(self, name: str, settings: EngineSettings, host: Host) -> None:
+    def __init__(self, name: str, entry: EngineSettings, host: Host) -> None:
         try:
-            options = msgspec.convert(settings.options, Options)
+            options = msgspec.convert(entry.options, Options)
         except msgspec.ValidationError as error:
             raise BadRequest(f"engines.{name}: {error}") from error
         self.name = name
-        self.kind = settings.kind
+        self.kind = entry.kind
         self._host = host
-        self._fleet = Fleet(
-            name,
-            host,
-            budget_bytes=options.memory_bytes or machine.memory_bytes() * 3 // 4,
-            load_timeout_s=options.load_timeout_s,
-        )
+        self._fleet = Fleet(name, host, limits=_limits(options), load_timeout_s=options.load_timeout_s)
 
     async def generate(self, request: Request) -> AsyncGenerator[Sequence[Event], None]:
         spec = self._host.lookup(request.model)
@@ -69,20 +66,21 @@ class LlamaCpp:
             while (running := await lease.step()) is None:
                 yield (Progress(stage="queued" if lease.queued else "loading", fraction=lease.fraction),)
             _refuse_what_it_cannot_do(running)
-            async with aclosing(_answer(running, request)) as batches:
+            if running.flow:
+                yield (Progress(stage="prompt", experts=running.flow.experts()),)
+            async with aclosing(_answer(running, request, lease)) as batches:
                 async for events in batches:
                     yield _with_load_time(events, lease) if lease.waited_s else events
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        with self._fleet.lease(request.model, request.options, request.keep_alive_s) as lease:
+        options = _with_embeddings(self._host.lookup(request.model), request)
+        with self._fleet.lease(request.model, options, request.keep_alive_s) as lease:
             running = await lease.ready()
             if not running.launch.embedding:
                 raise Unsupported(f"model {request.model!r} has embeddings switched off; set its `embedding` to true")
-            try:
-                return await embedding.embed(running.upstream, request, context=running.launch.context)
-            except (EngineFailed, EngineUnavailable) as error:
-                await _explain(running, error)
-                raise
+            async with Watch(running, lease) as watch:
+                vectors = await embedding.embed(running.upstream, request, context=running.launch.context)
+                return replace(vectors, experts=watch.experts())
 
     async def models(self) -> Sequence[Model]:
         """Those in memory. The library lists the others."""
@@ -93,6 +91,7 @@ class LlamaCpp:
         return [resident.loaded(engine=self.name) for resident in ready]
 
     async def health(self) -> Health:
+        await self._fleet.tidy()
         residents = self._fleet.residents.values()
         active = sum(resident.active for resident in residents)
         running = sum(min(resident.active, resident.slots) for resident in residents)
@@ -111,14 +110,11 @@ class LlamaCpp:
         await self._fleet.aclose()
 
 
-async def _answer(running: Running, request: Request) -> AsyncGenerator[Sequence[Event], None]:
-    try:
-        async with aclosing(_events(running, request)) as batches:
-            async for events in batches:
-                yield events
-    except (EngineFailed, EngineUnavailable) as error:
-        await _explain(running, error)
-        raise
+async def _answer(running: Running, request: Request, lease: Lease) -> AsyncGenerator[Sequence[Event], None]:
+    async with Watch(running, lease) as watch, aclosing(_events(running, request)) as batches:
+        async for events in batches:
+            watch.answered = True
+            yield _with_experts(events, watch)
 
 
 def _events(running: Running, request: Request) -> AsyncGenerator[Sequence[Event], None]:
@@ -157,10 +153,11 @@ async def _echo(running: Running, request: Request, single: Request) -> str:
     return prompt if isinstance(prompt, str) else await tokens.text_of(running.upstream, prompt)
 
 
-async def _explain(running: Running, error: Exception) -> None:
-    """Raises what became of the worker, if it has died: that tells more than a broken connection."""
-    if await running.worker.ended(DEATH_S):
-        raise EngineFailed(f"model {running.model!r}: {running.worker.obituary()}") from error
+def _with_experts(events: Sequence[Event], watch: Watch) -> Sequence[Event]:
+    """The end of an answer of a streamed model tells how its experts fared."""
+    if not events or not isinstance(end := events[-1], Finished) or (experts := watch.experts()) is None:
+        return events
+    return [*events[:-1], replace(end, experts=experts)]
 
 
 def _with_load_time(events: Sequence[Event], lease: Lease) -> Sequence[Event]:
@@ -169,6 +166,23 @@ def _with_load_time(events: Sequence[Event], lease: Lease) -> Sequence[Event]:
         return events
     timings = replace(end.timings or Timings(), load_s=lease.waited_s)
     return [*events[:-1], replace(end, timings=timings)]
+
+
+def _with_embeddings(spec: ModelSpec, request: EmbedRequest) -> Mapping[str, Any]:
+    """A streamed model makes embeddings only if somebody wants them, as this request does; settings may forbid it."""
+    said = settings.chosen({**spec.settings, **request.options})
+    return request.options if "embedding" in said else {**request.options, "embedding": True}
+
+
+def _limits(options: Options) -> Limits:
+    memory_bytes = machine.memory_bytes()
+    return Limits(
+        cores=machine.cores(),
+        memory_bytes=memory_bytes,
+        room_bytes=min(options.memory_bytes or memory_bytes * 3 // 4, memory_bytes),
+        fixed=options.memory_bytes is not None,
+        switch=plan.switch(os.environ),
+    )
 
 
 def _refuse_what_it_cannot_see(spec: ModelSpec, request: Request) -> None:

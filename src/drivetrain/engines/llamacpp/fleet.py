@@ -5,22 +5,25 @@ worker. Requests take a lease, and wait for the owner. Nothing is decided on wha
 """
 
 import asyncio
-import os
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 import msgspec
 
-from drivetrain import gguf
 from drivetrain.engines import Host
 from drivetrain.engines._http import Upstream
-from drivetrain.engines.llamacpp import machine, memory, settings
-from drivetrain.engines.llamacpp.launch import Launch
+from drivetrain.engines.expertstream import native
+from drivetrain.engines.llamacpp import settings
+from drivetrain.engines.llamacpp.flow import Flow
 from drivetrain.engines.llamacpp.process import Worker
 from drivetrain.engines.llamacpp.resident import Resident, Running
-from drivetrain.engines.llamacpp.sockets import Sockets
+from drivetrain.engines.llamacpp.shells import Shells
+from drivetrain.engines.llamacpp.sockets import PAGE, Sockets
+from drivetrain.engines.llamacpp.ways import Limits, Way, inspect, tuned, ways
 from drivetrain.errors import BadRequest, Busy, DrivetrainError, EngineFailed, EngineUnavailable, LoadFailed
 from drivetrain.types import ModelSpec, Notice
 
@@ -29,6 +32,9 @@ ROOM_WAIT_S: Final = 30.0  # how long a load waits for requests that keep the ot
 IDLE_S: Final = 3600.0  # a long prompt on a slow machine is silent for long; policies have shorter limits
 STEADY_S: Final = 60.0  # a worker that lived so long did not crash on starting
 MAX_BACK_OFF_S: Final = 30.0
+SHARE: Final = "experts.share"  # the file by which workers that stream divide memory among themselves
+
+log = logging.getLogger("drivetrain.engines.llamacpp")
 
 
 class Crashes(msgspec.Struct, frozen=True):
@@ -43,13 +49,23 @@ class Crashes(msgspec.Struct, frozen=True):
         return 0.0 if self.count < 2 else min(2.0 ** (self.count - 2), MAX_BACK_OFF_S)
 
 
+class NotStreamed(LoadFailed):
+    """A model could not be loaded with its experts streamed; perhaps it can without."""
+
+    def __init__(self, message: str, *, reason: str = "", **members: Any) -> None:
+        super().__init__(message, **members)
+        self.reason = reason
+
+
 class Fleet:
-    def __init__(self, name: str, host: Host, *, budget_bytes: int, load_timeout_s: float) -> None:
+    def __init__(self, name: str, host: Host, *, limits: Limits, load_timeout_s: float) -> None:
         self.name = name
         self._host = host
-        self._budget_bytes = budget_bytes
+        self._limits = limits
         self._load_timeout_s = load_timeout_s
-        self._sockets = Sockets(host.home / "state")
+        self._state = host.home / "state"
+        self._sockets = Sockets(self._state)
+        self._shells = Shells(self._state, host.lookup)
         self._room = asyncio.Lock()  # who makes room does so alone
         self._owners: set[asyncio.Task[None]] = set()
         self._crashes: dict[str, Crashes] = {}
@@ -90,6 +106,11 @@ class Fleet:
         if found is not None:
             await found.change(STEP_S)
 
+    async def tidy(self) -> None:
+        """Delete what models that have gone left on the disk. Cheap where there is nothing."""
+        if files := self._shells.unwanted():
+            await asyncio.to_thread(_delete, files)
+
     async def aclose(self) -> None:
         """Stop all workers, busy or not."""
         self.closed = True
@@ -121,10 +142,7 @@ class Fleet:
     async def _own(self, resident: Resident) -> None:
         self._tell(resident, "model.loading")
         try:
-            launch = await self._measure(resident)
-            async with self._room:
-                await self._make_room(resident)
-            await self._run(resident, launch)
+            await self._run_somehow(resident, await self._measure(resident))
         except DrivetrainError as error:
             resident.failure = error
         finally:
@@ -134,15 +152,35 @@ class Fleet:
             resident.gone.set()
             resident.tell()
 
-    async def _measure(self, resident: Resident) -> Launch:
+    async def _measure(self, resident: Resident) -> Sequence[Way]:
         spec = resident.spec
         try:
-            header, files_bytes = await asyncio.to_thread(_inspect, spec)
+            found = await asyncio.to_thread(inspect, spec)
         except BadRequest as error:
             raise LoadFailed(f"model {spec.id!r} could not be loaded: {error.message}") from error
-        launch = resident.launch = settings.resolve(spec, resident.chosen, header, cores=machine.cores())
-        resident.size_bytes = memory.estimate(launch, header, files_bytes)
-        return launch
+        limits = await asyncio.to_thread(tuned, self._limits, self._host.home)
+        shell = self._shells.path(spec.weights or "")
+        first, *others = ways(spec, resident.chosen, found, limits, shell=str(shell))
+        missing = native.missing() if first.stream else None
+        if missing is None:
+            return (first, *others)
+        if not others:
+            raise LoadFailed(f"model {spec.id!r} could not be loaded: {missing}")
+        self._tell_setback(resident, missing)
+        return others
+
+    async def _run_somehow(self, resident: Resident, found: Sequence[Way]) -> None:
+        """By the first of the ways that works."""
+        *before, last = found
+        for way in before:
+            try:
+                return await self._run(resident, way)
+            except NotStreamed as error:
+                self._tell_setback(resident, error.reason)
+        await self._run(resident, last)
+
+    def _tell_setback(self, resident: Resident, reason: str) -> None:
+        log.warning("model %r is not streamed, llama.cpp maps its file instead: %s", resident.id, reason)
 
     async def _make_room(self, resident: Resident) -> None:
         """Evict until the resident fits. Waits for those who are busy. Raises `Busy` if they stay so."""
@@ -165,17 +203,22 @@ class Fleet:
 
     def _evictions(self, others: list[Resident], need_bytes: int) -> list[str]:
         standings = [other.standing() for other in others]
-        return list(self._host.evictions(standings, need_bytes=need_bytes, budget_bytes=self._budget_bytes))
+        return list(self._host.evictions(standings, need_bytes=need_bytes, budget_bytes=self._limits.room_bytes))
 
-    async def _run(self, resident: Resident, launch: Launch) -> None:
-        """The life of one worker."""
+    async def _run(self, resident: Resident, way: Way) -> None:
+        """The life of one worker. Raises `NotStreamed` if it cannot stream, and another way may do."""
+        resident.way, resident.counted, resident.state = way, False, "queued"
+        async with self._room:
+            await self._make_room(resident)
         socket = self._sockets.next()
         label = f"the worker of model {resident.id!r}"
         upstream = Upstream(f"unix:{socket}", label=label, first_byte_s=IDLE_S, idle_s=IDLE_S)
         worker = await Worker.spawn(socket, resident.tell)
+        page = socket.with_suffix(PAGE)
         try:
-            await self._load(resident, worker, launch.orders(str(socket), resident.id))
-            resident.become(Running(resident.id, launch, worker, upstream))
+            await self._load(resident, worker, way, page)
+            flow = Flow(page) if way.stream else None
+            resident.become(Running(resident.id, way.launch, worker, upstream, flow))
             self._tell(resident, "model.ready")
             await self._keep(resident, worker)
             self._tell(resident, "model.unloading")
@@ -184,22 +227,27 @@ class Fleet:
             resident.tell()
             await upstream.aclose()
             await worker.stop()
+            page.unlink(missing_ok=True)
 
-    async def _load(self, resident: Resident, worker: Worker, orders: Mapping[str, Any]) -> None:
+    async def _load(self, resident: Resident, worker: Worker, way: Way, page: Path) -> None:
         def on_progress(fraction: float) -> None:
             resident.fraction = fraction
             resident.tell()
             self._tell(resident, "model.loading", fraction=fraction)
 
         resident.state = "loading"
+        if way.stream:
+            await asyncio.to_thread(self._shells.claim, resident.id, way.stream.model)
+        share = str(self._state / SHARE)
         try:
             async with asyncio.timeout(self._load_timeout_s):
-                await worker.load(orders, on_progress)
+                await worker.load(way.orders(str(worker.socket), resident.id, page=str(page), share=share), on_progress)
         except TimeoutError as error:
             message = f"was not loaded within {self._load_timeout_s:g} s; {worker.obituary()}"
             raise LoadFailed(f"model {resident.id!r} {message}") from error
         except LoadFailed as error:
-            raise LoadFailed(f"model {resident.id!r} could not be loaded: {error.message}") from error
+            message = f"model {resident.id!r} could not be loaded: {error.message}"
+            raise (NotStreamed(message, reason=worker.reason()) if way.stream else LoadFailed(message)) from error
 
     async def _keep(self, resident: Resident, worker: Worker) -> None:
         """Return when the model is to leave. Raises `EngineFailed` if its worker dies."""
@@ -225,7 +273,15 @@ class Fleet:
 
     def _tell(self, resident: Resident, name: str, *, fraction: float | None = None, error: str | None = None) -> None:
         self._host.notify(
-            Notice(name=name, model=resident.id, engine=self.name, fraction=fraction, error=error, at_s=time.time())
+            Notice(
+                name=name,
+                model=resident.id,
+                engine=self.name,
+                fraction=fraction,
+                error=error,
+                experts=resident.experts,
+                at_s=time.time(),
+            )
         )
 
 
@@ -257,6 +313,11 @@ class Lease:
     def queued(self) -> bool:
         """Others have to leave memory first."""
         return self._resident is None or self._resident.state == "queued"
+
+    @property
+    def alone(self) -> bool:
+        """No other request needs the model now."""
+        return self._resident is not None and self._resident.active == 1
 
     async def ready(self) -> Running:
         """The model, once it is in memory. Raises why it cannot be."""
@@ -291,13 +352,6 @@ def _again(failure: DrivetrainError | None) -> DrivetrainError:
     return type(failure)(failure.message, param=failure.param, retry_after_s=failure.retry_after_s)
 
 
-def _inspect(spec: ModelSpec) -> tuple[gguf.Gguf, int]:
-    """The header of the model's first file, and the size of all its files. Raises `BadRequest`."""
-    if spec.weights is None:
-        raise BadRequest(f"model {spec.id!r} has no weights on this machine")
-    header = gguf.read(spec.weights)
-    files = [*map(str, gguf.parts(spec.weights)), *spec.adapters, *filter(None, [spec.projector])]
-    try:
-        return header, sum(os.stat(file).st_size for file in files)
-    except OSError as error:
-        raise BadRequest(f"cannot read {error.filename!r}: {error.strerror}") from error
+def _delete(files: Sequence[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)

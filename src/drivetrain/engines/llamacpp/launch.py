@@ -5,6 +5,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from drivetrain.engines.expertstream import plan
+
 HTTP_THREADS: Final = 128  # llama.cpp needs one per open connection, idle ones too
 CPU_BATCH: Final = 64  # as fast as larger ones, measured
 GPU_BATCH: Final = 2048
@@ -45,6 +47,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     rope_freq_base: float
     rope_freq_scale: float
     prompt_cache_bytes: int
+    expertstream: plan.Wish  # whether experts are to be streamed
+    expert_budget: int | str  # bytes of memory, or a share of it such as "60%"; 0: as the governor sees fit
+    expert_trace: str | None  # file that tells which experts were asked for
+    io: plan.Io  # how experts are read
+    streamed: bool = False  # experts come from the drive as they are needed, the rest from a shell
 
     @property
     def cpu_batch(self) -> int:
@@ -93,12 +100,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
             "flash_attn_type": f"LLAMA_FLASH_ATTN_TYPE_{self.flash.upper()}",
             "cache_type_k": f"GGML_TYPE_{self.cache_k.upper()}",
             "cache_type_v": f"GGML_TYPE_{self.cache_v.upper()}",
-            "load_mode": f"LLAMA_LOAD_MODE_{_LOAD_MODES[self.mmap, self.mlock]}",
+            "load_mode": f"LLAMA_LOAD_MODE_{self._load_mode}",
             "rope_freq_base": self.rope_freq_base,
             "rope_freq_scale": self.rope_freq_scale,
             "cache_prompt": self.reuse,
             "cache_ram_mib": self.prompt_cache_bytes // 2**20,
         }
+
+    @property
+    def _load_mode(self) -> str:
+        """A shell goes past the page cache: that memory is for experts."""
+        return "DIRECT_IO" if self.streamed else _LOAD_MODES[self.mmap, self.mlock]
 
     def _optional(self) -> dict[str, Any]:
         members = {"n_gpu_layers": self.gpu_layers, "mmproj.path": self.projector, "chat_template": self.template}

@@ -1,9 +1,11 @@
 """What this machine has to give: processor cores and memory, as far as this process may use them."""
 
 import os
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 _CGROUP = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -17,10 +19,26 @@ def cores() -> int:
 
 
 def memory_bytes() -> int:
-    """RAM, or the part of it that the control group allows."""
+    """RAM, or the part of it that the control groups of this process allow."""
     ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _read(_CGROUP / "memory.max")
-    return min(ram, int(limit)) if limit.isdigit() else ram
+    return min([ram, *memory_limits(_read(_MEMBERSHIP), _CGROUP)])
+
+
+def memory_limits(membership: str, root: Path) -> Iterator[int]:
+    """The limits, in bytes, of the memory control groups that `membership` (`/proc/self/cgroup`) names, and of those
+    around them, in both versions of control groups. In a container, the paths that it names may not be there: then what
+    is at `root` is its own."""
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mounts, name = ([root, root / "unified"], "memory.max")
+        if controllers:
+            mounts, name = [root / "memory", root / controllers], "memory.limit_in_bytes"
+        own = PurePosixPath(path.lstrip("/"))
+        for mount in mounts:
+            found = (_read(mount / group / name) for group in (own, *own.parents))
+            yield from (int(limit) for limit in found if limit.isdigit())
 
 
 def _read(path: Path) -> str:

@@ -49,14 +49,15 @@ def _compute(launch: Launch, gguf: Gguf) -> int:
     heads = max(gguf.layered(f"{arch}.attention.head_count", 1))
     scores = tokens * launch.cells * (heads if launch.flash == "disabled" else 1)
     # Embeddings have every token of a batch put out, and each is there twice: computed, and copied for the caller.
-    logits = 2 * (tokens if launch.embedding else launch.parallel) * _vocabulary(gguf)
+    logits = 2 * (tokens if launch.embedding else launch.parallel) * vocabulary(gguf)
     return FLOAT_BYTES * (activations + scores + logits)
 
 
 def _process(gguf: Gguf) -> int:
-    return PROCESS_BYTES + VOCABULARY_BYTES * _vocabulary(gguf)
+    return PROCESS_BYTES + VOCABULARY_BYTES * vocabulary(gguf)
 
 
-def _vocabulary(gguf: Gguf) -> int:
+def vocabulary(gguf: Gguf) -> int:
+    """How many tokens the model knows."""
     tokens = gguf.metadata.get("tokenizer.ggml.tokens")
     return getattr(tokens, "length", 0) or gguf.whole(f"{gguf.architecture}.vocab_size")

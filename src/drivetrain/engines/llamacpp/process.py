@@ -20,6 +20,7 @@ LINE_BYTES: Final = 2**20  # of what llama.cpp tells about its state
 STOP_GRACE_S: Final = 5.0
 _STATE: Final = b"cmd_child_to_router:state:"
 _READY: Final = worker.READY.encode()
+_SHELL: Final = worker.SHELL.encode()
 _STAMP = re.compile(r"^[\d.]+ [DIWE] ")  # of llama.cpp's log lines
 _REASONS = tuple(
     map(re.compile, (r"error loading model: (.+)", r"(GGML_ASSERT.+)", r"worker: (.+)", r"^[\d.]+ E (.+)"))
@@ -50,6 +51,7 @@ class Worker:
         self.socket = socket
         self._tail = b""
         self._on_progress: OnProgress | None = None
+        self._before = 0.0  # part of the load that is done when llama.cpp begins with its own
         self._ready = asyncio.Event()
         self.exited = asyncio.Event()
         self._attendant = asyncio.create_task(self._attend())
@@ -77,7 +79,7 @@ class Worker:
         return self._process.pid
 
     async def load(self, orders: Mapping[str, Any], on_progress: OnProgress) -> None:
-        """Return when the model is ready. Raises `LoadFailed` with the reason if the process ends instead."""
+        """Return when the model is ready. Raises `LoadFailed` if the process ends instead: `reason` tells why."""
         self._on_progress = on_progress
         stdin = self._process.stdin
         assert stdin is not None  # noqa: S101 - it is a pipe
@@ -89,7 +91,7 @@ class Worker:
             ready.cancel()
             exited.cancel()
         if not self._ready.is_set():
-            raise LoadFailed(f"{self._reason()}; {self.obituary()}")
+            raise LoadFailed(f"{self.reason()}; {self.obituary()}")
 
     async def ended(self, within_s: float) -> bool:
         """Whether the process has ended, or does within this time."""
@@ -154,15 +156,20 @@ class Worker:
     def _take(self, line: bytes) -> None:
         if line == _READY:
             self._ready.set()
-        elif line.startswith(_STATE) and self._on_progress is not None and (done := fraction(line)) is not None:
-            self._on_progress(done)
+        elif self._on_progress is None:
+            return
+        elif line.startswith(_STATE) and (done := fraction(line)) is not None:
+            self._on_progress(self._before + (1 - self._before) * done)
+        elif line.startswith(_SHELL):
+            self._before = 0.5
+            self._on_progress(self._before * float(line[len(_SHELL) :]))
 
     def _last_lines(self) -> list[str]:
         lines = self._tail.decode("utf-8", "replace").splitlines()
         return [_STAMP.sub("", line).strip() for line in lines if line.strip()][-TAIL_LINES:]
 
-    def _reason(self) -> str:
-        """The line that tells most, of those that are left."""
+    def reason(self) -> str:
+        """Why it ended while loading: the line that tells most, of those that are left."""
         lines = self._tail.decode("utf-8", "replace").splitlines()
         found = (match[1].strip() for reason in _REASONS for line in lines if (match := reason.search(line)))
         return next(found, "it ended while loading")

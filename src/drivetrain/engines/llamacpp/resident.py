@@ -10,11 +10,13 @@ from msgspec.structs import replace
 
 from drivetrain import types
 from drivetrain.engines._http import Upstream
+from drivetrain.engines.llamacpp.flow import Flow
 from drivetrain.engines.llamacpp.launch import Launch
 from drivetrain.engines.llamacpp.process import Worker
 from drivetrain.engines.llamacpp.settings import Chosen
+from drivetrain.engines.llamacpp.ways import Way
 from drivetrain.errors import DrivetrainError
-from drivetrain.types import Loaded, ModelSpec
+from drivetrain.types import Experts, Loaded, ModelSpec
 
 State = Literal["queued", "loading", "ready", "leaving"]
 
@@ -26,6 +28,7 @@ class Running(NamedTuple):
     launch: Launch
     worker: Worker
     upstream: Upstream
+    flow: Flow | None = None  # of a streamed model
 
 
 class Resident:
@@ -35,12 +38,11 @@ class Resident:
     def __init__(self, spec: ModelSpec, chosen: Chosen) -> None:
         self.spec = spec
         self.chosen = chosen  # settings and options under which it was loaded
-        self.launch: Launch | None = None
+        self.way: Way | None = None
         self.running: Running | None = None  # while `state` is "ready"
         self.state: State = "queued"
         self.fraction: float | None = None  # how far it is loaded
         self.failure: DrivetrainError | None = None
-        self.size_bytes = 0
         self.counted = False  # its size is in the budget
         self.active = 0  # requests that need it
         self.retiring = False  # takes no more requests
@@ -49,10 +51,25 @@ class Resident:
         self.expires_s = math.inf  # on the monotonic clock
         self.ready_s = 0.0
         self._changed = asyncio.Event()
+        self._flow: Flow | None = None
 
     @property
     def id(self) -> str:
         return self.spec.id
+
+    @property
+    def launch(self) -> Launch | None:
+        return self.way.launch if self.way else None
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes at least. Experts take more of what is free, and give it back."""
+        return self.way.size_bytes if self.way else 0
+
+    @property
+    def experts(self) -> Experts | None:
+        """How those of a streamed model fare; none before it is loaded."""
+        return self._flow.experts() if self._flow else None
 
     @property
     def open(self) -> bool:
@@ -86,6 +103,7 @@ class Resident:
     def become(self, running: Running) -> None:
         """It is in memory, and serves. If nobody waits any longer, its time runs from now."""
         self.running, self.state, self.fraction, self.ready_s = running, "ready", 1.0, time.monotonic()
+        self._flow = running.flow
         self.tell()
 
     def hold(self) -> None:
@@ -125,14 +143,21 @@ class Resident:
 
     def loaded(self, *, engine: str) -> Loaded:
         left_s = self.expires_s - time.monotonic()
+        experts = self.experts
         return Loaded(
             model=replace(self.spec.model, id=self.id, engine=engine),
-            size_bytes=self.size_bytes,
+            size_bytes=self.size_bytes + self._beyond_least(experts),
+            experts=experts,
             context_length=self.launch.context if self.launch else None,
             expires_s=None if math.isinf(left_s) else time.time() + max(left_s, 0.0),
             active=self.active,
             address=f"unix:{self.running.worker.socket}" if self.running else "",
         )
+
+    def _beyond_least(self, experts: Experts | None) -> int:
+        if experts is None or self.way is None or self.way.stream is None:
+            return 0
+        return max(0, experts.resident_bytes - self.way.stream.least_bytes)
 
 
 def _essence(spec: ModelSpec) -> tuple[str | None, str | None, tuple[str, ...], Mapping[str, Any]]:

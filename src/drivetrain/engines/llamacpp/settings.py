@@ -4,11 +4,15 @@ Settings go by Jan's, Ollama's and llama.cpp's names. What the table does not kn
 and is left alone; what it knows and cannot use is the caller's mistake.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from drivetrain.engines.expertstream import plan
 from drivetrain.engines.llamacpp.launch import Adapter, Flash, Launch
-from drivetrain.engines.llamacpp.memory import cell_bytes
+from drivetrain.engines.llamacpp.memory import cell_bytes, vocabulary
 from drivetrain.engines.llamacpp.tools import with_tools
 from drivetrain.errors import BadRequest
 from drivetrain.gguf import Gguf
@@ -97,6 +101,22 @@ def _adapter(value: Any) -> Adapter:
     raise ValueError("a path, or a list of paths")
 
 
+def _amount(value: Any) -> int | str:
+    """Bytes, or a share of memory: `12000000000`, `"12GB"`, `"11.5 GiB"`, `"60%"`; `"auto"` is 0."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        return value
+    match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or (match["unit"] == "%" and not 0 < float(match["number"]) <= 100):
+        raise ValueError('bytes, a text such as "12GB" or "60%", or "auto"')
+    if match["number"] is None:
+        return 0
+    return value.strip() if match["unit"] == "%" else int(float(match["number"]) * _UNITS[match["unit"].lower()])
+
+
+_UNITS: Mapping[str, int] = {
+    "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_AMOUNT = re.compile(r"auto|(?P<number>\d{1,12}(?:\.\d{1,6})?) ?(?P<unit>%|[KMGT]i?B|B)", re.IGNORECASE)
 _CACHE_TYPE = _one_of("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "context": _tokens,
@@ -118,6 +138,10 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "rope_freq_base": _number,
     "rope_freq_scale": _number,
     "prompt_cache_mib": _whole(0),
+    "expertstream": _one_of("auto", "on", "off"),
+    "expert_budget": _amount,
+    "expert_trace": _text,
+    "io": _one_of("auto", "threads", "uring"),
 }
 _NAMES: Mapping[str, str] = {
     name: member
@@ -141,6 +165,10 @@ _NAMES: Mapping[str, str] = {
         "rope_freq_base": "rope_freq_base rope_frequency_base",
         "rope_freq_scale": "rope_freq_scale rope_frequency_scale",
         "prompt_cache_mib": "cache_ram cache_ram_mib",
+        "expertstream": "expertstream",
+        "expert_budget": "expert_budget",
+        "expert_trace": "expert_trace",
+        "io": "io",
     }.items()
     for name in names.split()
 }
@@ -196,6 +224,28 @@ def resolve(spec: ModelSpec, given: Chosen, gguf: Gguf, *, cores: int) -> Launch
         prompt_cache_bytes=min(PROMPT_CACHE_BYTES, cells * token_bytes)
         if prompt_cache is None
         else prompt_cache * 2**20,
+        expertstream=given.get("expertstream", "auto"),
+        expert_budget=given.get("expert_budget", 0),
+        expert_trace=given.get("expert_trace"),
+        io=given.get("io", "auto"),
+    )
+
+
+def streamed(launch: Launch, given: Chosen, gguf: Gguf, *, shell: str) -> Launch:
+    """The same model, its experts streamed and all else read from its `shell`.
+
+    Long blocks of a prompt have each expert read less often. They are dear where every token of them is put out, so
+    embeddings, which want that, have to be asked for.
+    """
+    embedding = given.get("embedding", launch.encoder)
+    block = plan.block(context=launch.cells, vocabulary=vocabulary(gguf), embedding=embedding)
+    return replace(
+        launch,
+        weights=shell,
+        streamed=True,
+        embedding=embedding,
+        pooling=launch.pooling if embedding else "unspecified",
+        batch=launch.batch or (None if launch.encoder else block),
     )
 
 

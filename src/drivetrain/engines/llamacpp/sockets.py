@@ -1,4 +1,7 @@
-"""The directory of the workers' sockets: private to this user, cleared of what dead servers left behind."""
+"""The directory of the workers' sockets: private to this user, cleared of what dead servers left behind.
+
+Beside its socket a worker that streams has the page of its counters.
+"""
 
 import itertools
 import os
@@ -8,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 MAX_PATH_BYTES: Final = 103  # 107 on Linux, 103 on macOS
+PAGE: Final = ".page"
 _NAME_BYTES: Final = len("/4194304-999999.sock")
 
 
@@ -34,9 +38,9 @@ def _directory(state: Path) -> Path:
         wanted = Path(tempfile.gettempdir()) / f"drivetrain-{os.getuid()}-{home}"
     wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
     wanted.chmod(0o700)  # fails if the directory belongs to somebody else
-    for socket in wanted.glob("*.sock"):
-        if not _alive(socket.name.partition("-")[0]):
-            socket.unlink(missing_ok=True)
+    for left in (*wanted.glob("*.sock"), *wanted.glob(f"*{PAGE}")):
+        if not _alive(left.name.partition("-")[0]):
+            left.unlink(missing_ok=True)
     return wanted
 
 

@@ -1,0 +1,20 @@
+"""Each part of the native code, by a test program of its own: as it is shipped, and watched by sanitizers."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from native import build
+
+TESTS = build.test_sources()
+MINUTE = 60
+
+
+@pytest.mark.parametrize("variant", [build.PLAIN, build.SANITIZED], ids=lambda variant: variant.name)
+@pytest.mark.parametrize("test", TESTS, ids=[test.stem for test in TESTS])
+def test_native(test: Path, variant: build.Variant, archive: Callable[[build.Variant], Path], tmp_path: Path) -> None:
+    program = build.program(test, archive(variant), variant, build.test_support(test))
+    done = subprocess.run([program], cwd=tmp_path, capture_output=True, text=True, timeout=5 * MINUTE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
