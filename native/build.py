@@ -29,7 +29,6 @@ ROOT = Path(__file__).resolve().parents[1]
 NATIVE = ROOT / "native"
 SOURCE = NATIVE / "src"
 CACHE = Path(os.environ.get("DRIVETRAIN_NATIVE_CACHE") or ROOT / "build" / "native").resolve()
-CORPUS = NATIVE / "fuzz" / "corpus"
 PACKAGE = ROOT / "src" / "drivetrain" / "engines" / "expertstream"
 LIBRARY = "libexpertstream.so"
 EXCUSE = "not-built.txt"  # in the library's place: one line that tells why there is none
@@ -170,8 +169,13 @@ def fuzz_sources() -> list[Path]:
     return sorted((NATIVE / "fuzz").glob("fuzz_*.cpp"))
 
 
+def corpus(source: Path) -> Path:
+    """The folder with what a fuzzer starts from, and what it has found."""
+    return source.parent / "corpus" / source.stem.removeprefix("fuzz_")
+
+
 def fuzzer(source: Path, parts: Path, variant: Variant) -> Path:
-    """A program that runs inputs: those of files that it is given, or CORPUS changed at random for some seconds."""
+    """A program that runs inputs: those of files that it is given, or its corpus changed at random for some seconds."""
     return program(source, parts, variant, [source.with_name("driver.cpp")])
 
 
@@ -289,10 +293,11 @@ def run_tests(variant: Variant) -> int:
 def run_fuzzers(seconds: int) -> int:
     """What crashes one is left in build/native/fuzzed."""
     parts = archive(FUZZED)
-    made = [fuzzer(source, parts, FUZZED) for source in fuzz_sources()]
-    words = [str(seconds), str(CORPUS)]
-    ends = [subprocess.run([one, *words], cwd=CACHE / FUZZED.name, check=False).returncode for one in made]
-    return 1 if any(ends) else 0
+    failed = False
+    for source in fuzz_sources():
+        command = [str(fuzzer(source, parts, FUZZED)), str(seconds), str(corpus(source))]
+        failed |= subprocess.run(command, cwd=CACHE / FUZZED.name, check=False).returncode != 0
+    return 1 if failed else 0
 
 
 def write_database() -> int:

@@ -28,8 +28,10 @@ ES_API int es_shell(const char * model, const char * shell, char * error, size_t
 
 /* Container. `progress` may be NULL; a value other than 0 from it stops with an error. Resumable, verified, atomic. */
 typedef int (*es_progress)(uint64_t done, uint64_t total, void * context);
-ES_API int es_pack(const char * gguf, const char * jns, es_progress progress, void * context, char * error, size_t error_bytes);
-ES_API int es_unpack(const char * jns, const char * gguf, es_progress progress, void * context, char * error, size_t error_bytes);
+ES_API int es_pack(const char * gguf, const char * jns, es_progress progress, void * context, char * error,
+                   size_t error_bytes);
+ES_API int es_unpack(const char * jns, const char * gguf, es_progress progress, void * context, char * error,
+                     size_t error_bytes);
 ES_API int es_verify(const char * jns, es_progress progress, void * context, char * error, size_t error_bytes);
 
 /* What a model is made of. `json` gets {"experts": n, "layers": n, "used": n, "expert_bytes": n, "slot_bytes": n, "dense_bytes": n, ...}. */

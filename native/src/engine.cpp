@@ -28,7 +28,8 @@ bool whole(const std::string & text, T & value) {
 }
 
 bool io_of(const std::string & text, Io & io) {
-    static const std::map<std::string, Io> known{{"auto", Io::automatic}, {"threads", Io::threads}, {"uring", Io::uring}};
+    static const std::map<std::string, Io> known{
+        {"auto", Io::automatic}, {"threads", Io::threads}, {"uring", Io::uring}};
     const auto found = known.find(text);
     if (found == known.end()) return false;
     io = found->second;
@@ -66,7 +67,8 @@ const std::map<std::string, Setter> & setters() {
         {"depth", [](Options & o, const std::string & v) { return whole(v, o.reader.depth) && o.reader.depth > 0; }},
         {"piece", [](Options & o, const std::string & v) { return whole(v, o.reader.piece) && o.reader.piece > 0; }},
         {"prefetch", [](Options & o, const std::string & v) { return flag_of(v, o.prefetch); }},
-        {"stall_ms", [](Options & o, const std::string & v) { return whole(v, o.reader.stall_ms) && o.reader.stall_ms > 0; }},
+        {"stall_ms",
+         [](Options & o, const std::string & v) { return whole(v, o.reader.stall_ms) && o.reader.stall_ms > 0; }},
     };
     return table;
 }

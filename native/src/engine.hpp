@@ -47,7 +47,7 @@ class Engine {
     uint64_t passes_ = 0;  // when the governor was told last
 
     std::unique_ptr<Stats> stats_;
-    std::unique_ptr<Arena> arena_;    // before the reader: what is on its way must have where to go
+    std::unique_ptr<Arena> arena_;  // before the reader: what is on its way must have where to go
     std::unique_ptr<Reader> reader_;
     std::unique_ptr<Lookahead> lookahead_;
     std::unique_ptr<MoeOp> op_;

@@ -29,18 +29,19 @@ struct Matrix {
 };
 
 struct Layer {
-    uint32_t number = 0;           // of the block in the model: 3 in "blk.3."
+    uint32_t number = 0;  // of the block in the model: 3 in "blk.3."
     uint32_t experts = 0;
-    std::vector<Matrix> matrices;  // gate, up, down or gate_up, down, or fewer; in the order in which they lie in a slot
-    uint64_t slot_bytes = 0;       // a multiple of kPage; room for every piece of any expert of this layer
+    std::vector<Matrix>
+        matrices;             // gate, up, down or gate_up, down, or fewer; in the order in which they lie in a slot
+    uint64_t slot_bytes = 0;  // a multiple of kPage; room for every piece of any expert of this layer
 };
 
 struct Index {
     std::vector<std::string> files;
     std::vector<uint64_t> file_bytes;  // sizes when indexed
-    uint32_t used = 0;                 // experts per token, as the metadata say (the most of all layers); 0 if they do not
-    std::vector<Layer> layers;         // ascending numbers; only blocks that have experts
-    bool checked = false;              // every slot has a CRC-32C
+    uint32_t used = 0;          // experts per token, as the metadata say (the most of all layers); 0 if they do not
+    std::vector<Layer> layers;  // ascending numbers; only blocks that have experts
+    bool checked = false;       // every slot has a CRC-32C
 
     // Per layer (by position in `layers`): the pieces of expert e are [e * pieces_each, (e + 1) * pieces_each).
     struct Places {

@@ -23,7 +23,8 @@ float product(const float * a, const float * b, uint64_t count) {
 const gguf::Tensor * router_of(const model::Model & model, const Layer & layer) {
     const std::string name = "blk." + std::to_string(layer.number) + ".ffn_gate_inp.weight";
     for (const gguf::Tensor & tensor : model.header.tensors)
-        if (tensor.name == name && tensor.type == kF32 && tensor.dims == 2 && tensor.ne[1] == layer.experts) return &tensor;
+        if (tensor.name == name && tensor.type == kF32 && tensor.dims == 2 && tensor.ne[1] == layer.experts)
+            return &tensor;
     return nullptr;
 }
 

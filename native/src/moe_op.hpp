@@ -22,7 +22,7 @@ struct Product {
     void (*dot)(int, float *, size_t, const void *, size_t, const void *, size_t, int) = nullptr;
     void (*quantise)(const float *, void *, int64_t) = nullptr;  // of activations
     uint32_t activation = 0;                                     // ggml's type of the quantised activations
-    size_t (*row_size)(int32_t, int64_t) = nullptr;              // the host's: bytes of a row of so many elements of a type
+    size_t (*row_size)(int32_t, int64_t) = nullptr;  // the host's: bytes of a row of so many elements of a type
     uint64_t row_bytes(uint64_t elements) const {
         return row_size(static_cast<int32_t>(activation), static_cast<int64_t>(elements));
     }
@@ -49,21 +49,21 @@ struct Bias {
 
 // One matrix of the layer, or half of one that holds two.
 struct Part {
-    int matrix = -1;          // position in Layer::matrices; -1: none
+    int matrix = -1;  // position in Layer::matrices; -1: none
     uint64_t first_row = 0, rows = 0;
     Bias bias;
 };
 
 // out = down(glu(gate(in), up(in))), or out = up(in) where there is neither gate nor down.
 struct Task {
-    uint32_t layer = 0;       // position in the index
+    uint32_t layer = 0;  // position in the index
     Part gate, up, down;
     Glu glu = Glu::none;
-    float alpha = 0, limit = 0;       // of swiglu_oai
-    Rows<const float> in;             // per_slot 0: the same for all experts of a token
-    Rows<const int32_t> experts;      // which expert the slot of a token is given to
+    float alpha = 0, limit = 0;   // of swiglu_oai
+    Rows<const float> in;         // per_slot 0: the same for all experts of a token
+    Rows<const int32_t> experts;  // which expert the slot of a token is given to
     Rows<float> out;
-    Rows<const float> scale;          // what each expert's answer is multiplied by; no data: it stays
+    Rows<const float> scale;  // what each expert's answer is multiplied by; no data: it stays
     uint32_t slots = 0, tokens = 0;
 };
 

@@ -85,7 +85,7 @@ void forget(const Index & index, const Piece & piece) {
     posix_fadvise(fd, static_cast<off_t>(piece.offset), static_cast<off_t>(piece.size), POSIX_FADV_DONTNEED);
     ::close(fd);
 #else
-    (void)index, (void)piece;
+    (void) index, (void) piece;
 #endif
 }
 
@@ -97,8 +97,10 @@ struct Count {
 
     void add(uint64_t read_bytes) {
         last = Clock::now();
-        if (reads++ == 0) first = last;
-        else bytes += read_bytes;
+        if (reads++ == 0)
+            first = last;
+        else
+            bytes += read_bytes;
     }
 };
 
@@ -252,8 +254,10 @@ double drive_rate(Reader & reader, const Index & index, const DriveProbe & probe
             shot.load.state.store(Load::idle, std::memory_order_relaxed);
             const bool goes_on = error.empty() && Clock::now() < deadline;
             if (goes_on || count.reads <= shots.size() / 2) count.add(shot.piece.size);
-            if (goes_on) shoot(shot);
-            else --out;
+            if (goes_on)
+                shoot(shot);
+            else
+                --out;
         }
     }
     if (!error.empty()) return -1;
@@ -278,7 +282,7 @@ Io faster_io(const Index & index, const ReaderOptions & options) {
 }
 
 bool index_for_probe(const std::string & path, Index & index, std::string & error) {
-    struct stat file {};
+    struct stat file{};
     if (::stat(path.c_str(), &file) != 0) {
         error = path + ": " + std::generic_category().message(errno);
         return false;

@@ -15,11 +15,11 @@ namespace expertstream {
 enum class Io { automatic, threads, uring };
 
 struct ReaderOptions {
-    Io io = Io::automatic;       // automatic: the ring where the kernel allows one and the probe says it is faster
-    bool direct = true;          // O_DIRECT, where the file system takes it; else buffered, then dropped from the cache
-    unsigned depth = 8;          // reads in flight
-    uint64_t piece = 512 * 1024; // a longer read is split into several of about this many bytes
-    unsigned stall_ms = 10000;   // a read that takes longer has failed: the drive does not answer
+    Io io = Io::automatic;  // automatic: the ring where the kernel allows one and the probe says it is faster
+    bool direct = true;     // O_DIRECT, where the file system takes it; else buffered, then dropped from the cache
+    unsigned depth = 8;     // reads in flight
+    uint64_t piece = 512 * 1024;  // a longer read is split into several of about this many bytes
+    unsigned stall_ms = 10000;    // a read that takes longer has failed: the drive does not answer
 };
 
 // One expert on its way into memory. Whoever submits it keeps it alive, and the slot untouched, until it is settled and
@@ -29,21 +29,21 @@ struct ReaderOptions {
 struct Load {
     const Piece * pieces = nullptr;
     uint32_t count = 0;
-    uint8_t * slot = nullptr;    // aligned to kPage
-    bool checked = false;        // compare `crc` with the CRC-32C of the single piece
+    uint8_t * slot = nullptr;  // aligned to kPage
+    bool checked = false;      // compare `crc` with the CRC-32C of the single piece
     uint32_t crc = 0;
 
     enum State : uint32_t { idle, waiting, ready, failed };
     std::atomic<uint32_t> state{idle};
-    std::string error;           // valid once `failed`: what happened, in which file, at which offset
+    std::string error;              // valid once `failed`: what happened, in which file, at which offset
     std::atomic<uint32_t> left{0};  // reads that have not come back
 };
 
 struct ReaderCounters {
-    uint64_t reads = 0, bytes = 0;   // finished, as asked of the drive (with alignment)
-    uint64_t busy_ns = 0;            // time during which at least one read was in flight
+    uint64_t reads = 0, bytes = 0;  // finished, as asked of the drive (with alignment)
+    uint64_t busy_ns = 0;           // time during which at least one read was in flight
     uint64_t retries = 0, failures = 0;
-    uint64_t mismatches = 0;         // of the failures: the checksum was another
+    uint64_t mismatches = 0;  // of the failures: the checksum was another
 };
 
 class Reader {

@@ -49,11 +49,8 @@ std::thread quiet_thread(std::function<void()> run) {
 }
 
 Desk::Desk(std::vector<File> files, const ReaderOptions & options, const Calls & calls)
-    : calls_(calls),
-      piece_(std::clamp<uint64_t>(page_ceil(options.piece), kPage, kLargestRead)),
-      stall_(options.stall_ms),
-      files_(std::move(files)),
-      flights_(std::clamp(options.depth, 1u, kDeepest)) {
+    : calls_(calls), piece_(std::clamp<uint64_t>(page_ceil(options.piece), kPage, kLargestRead)),
+      stall_(options.stall_ms), files_(std::move(files)), flights_(std::clamp(options.depth, 1u, kDeepest)) {
     if (stall_.count() != 0) watchdog_ = quiet_thread([this] { watch(); });
 }
 
@@ -92,8 +89,8 @@ void Desk::split(Load & load, const Piece & piece, std::deque<Part> & queue) {
     const uint64_t step = page_ceil((whole + parts - 1) / parts);
     for (uint64_t at = 0; at < whole; at += step) {
         const uint64_t bytes = std::min(step, whole - at), begin = first + at;
-        queue.push_back({&load, &files_[piece.file], begin, std::min(bytes, end - begin), bytes,
-                         load.slot + piece.at + at});
+        queue.push_back(
+            {&load, &files_[piece.file], begin, std::min(bytes, end - begin), bytes, load.slot + piece.at + at});
         load.left.fetch_add(1, std::memory_order_relaxed);
     }
 }

@@ -21,7 +21,7 @@ int system_ring_setup(unsigned entries, void * params) {
 #if defined(__NR_io_uring_setup)
     return static_cast<int>(syscall(__NR_io_uring_setup, entries, params));
 #else
-    (void)entries, (void)params;
+    (void) entries, (void) params;
     errno = ENOSYS;
     return -1;
 #endif
@@ -43,7 +43,7 @@ int open_direct(const char * path, const Calls & calls) {
     if (fd >= 0) fcntl(fd, F_NOCACHE, 1);
     return fd;
 #else
-    (void)path, (void)calls;
+    (void) path, (void) calls;
     return -1;
 #endif
 }
@@ -70,8 +70,7 @@ bool open_file(File & file, bool direct, const Calls & calls, std::string & erro
 }  // namespace
 
 const Calls & system_calls() {
-    static const Calls calls{system_open, ::pread, system_fstat, system_stat, system_ring_setup,
-                             as_it_is};
+    static const Calls calls{system_open, ::pread, system_fstat, system_stat, system_ring_setup, as_it_is};
     return calls;
 }
 
@@ -95,7 +94,7 @@ bool open_files(const Index & index, bool direct, const Calls & calls, std::vect
 }
 
 std::string what_changed(const File & file, const Calls & calls) {
-    struct stat now {};
+    struct stat now{};
     if (calls.fstat(file.plain_fd, &now) != 0) return file.path + ": " + error_text(errno);
     bool same = same_contents(now, file.opened);
     if (same && calls.stat(file.path.c_str(), &now) == 0) {
@@ -108,7 +107,7 @@ void drop_from_cache(const File & file, uint64_t offset, uint64_t bytes) {
 #if defined(POSIX_FADV_DONTNEED)
     posix_fadvise(file.plain_fd, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
 #else
-    (void)file, (void)offset, (void)bytes;
+    (void) file, (void) offset, (void) bytes;
 #endif
 }
 

@@ -31,7 +31,7 @@ struct File {
     int direct_fd = -1;  // past the page cache; -1 where that is refused
     int plain_fd = -1;
     std::atomic<bool> direct{false};
-    struct stat opened {};
+    struct stat opened{};
 
     File() = default;
     File(const File &) = delete;

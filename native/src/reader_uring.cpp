@@ -26,9 +26,9 @@ namespace {
 constexpr unsigned kSetupDisabled = 1u << 6;       // IORING_SETUP_R_DISABLED, 5.10
 constexpr unsigned kSetupSingleIssuer = 1u << 12;  // IORING_SETUP_SINGLE_ISSUER, 6.0
 constexpr unsigned kSetupDeferTaskrun = 1u << 13;  // IORING_SETUP_DEFER_TASKRUN, 6.1
-constexpr unsigned kRegisterEnable = 12;            // IORING_REGISTER_ENABLE_RINGS
-constexpr unsigned kFeatureOfRead = 1u << 3;        // IORING_FEAT_RW_CUR_POS, which came with IORING_OP_READ
-constexpr uint64_t kBell = ~uint64_t{0};            // user data of the read that wakes the thread
+constexpr unsigned kRegisterEnable = 12;           // IORING_REGISTER_ENABLE_RINGS
+constexpr unsigned kFeatureOfRead = 1u << 3;       // IORING_FEAT_RW_CUR_POS, which came with IORING_OP_READ
+constexpr uint64_t kBell = ~uint64_t{0};           // user data of the read that wakes the thread
 
 struct Mapping {
     void * at = MAP_FAILED;
@@ -163,8 +163,7 @@ class RingReader final : public Reader {
   public:
     RingReader(std::unique_ptr<Device> device, std::vector<File> files, const ReaderOptions & options,
                const Calls & calls)
-        : device_(std::move(device)),
-          desk_(std::move(files), options, calls),
+        : device_(std::move(device)), desk_(std::move(files), options, calls),
           thread_(quiet_thread([this] { serve(); })) {}
 
     ~RingReader() override {

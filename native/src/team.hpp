@@ -11,7 +11,8 @@ namespace expertstream {
 // What one of several threads knows while they work on the same thing.
 class Member {
   public:
-    Member(unsigned index, unsigned count, std::atomic<uint32_t> & arrived) : index_(index), count_(count), arrived_(arrived) {}
+    Member(unsigned index, unsigned count, std::atomic<uint32_t> & arrived)
+        : index_(index), count_(count), arrived_(arrived) {}
     unsigned index() const { return index_; }
     unsigned count() const { return count_; }
     // Returns once all have called it as often.

@@ -80,14 +80,16 @@ class Wave {
         for (const Group & group : groups_)
             for (uint64_t row = 0; row < rows; row += width)
                 for (uint32_t begin = group.begin; begin < group.end; begin += kBatch)
-                    items.push_back({&group, row, std::min(width, rows - row), begin, std::min(begin + kBatch, group.end)});
+                    items.push_back(
+                        {&group, row, std::min(width, rows - row), begin, std::min(begin + kBatch, group.end)});
     }
 
     void prepare(bool first) {
         const uint64_t rows_in = task_.in.per_slot == 0 ? task_.tokens : uint64_t{task_.tokens} * task_.slots;
         if (first) {
             scratch_.in_up.prepare(product(task_.up), matrix(task_.up).cols, rows_in);
-            if (has_gate() && !same_inputs()) scratch_.in_gate.prepare(product(task_.gate), matrix(task_.gate).cols, rows_in);
+            if (has_gate() && !same_inputs())
+                scratch_.in_gate.prepare(product(task_.gate), matrix(task_.gate).cols, rows_in);
         }
         if (has_down()) {
             if (scratch_.inner.size() < pairs_ * task_.up.rows) scratch_.inner.resize(pairs_ * task_.up.rows);
@@ -122,7 +124,9 @@ class Wave {
             scratch_.inner_quantised.put(pair, inner(pair));
     }
 
-    static uint64_t place(const Item & item, uint32_t i) { return item.group->place + (item.begin - item.group->begin) + i; }
+    static uint64_t place(const Item & item, uint32_t i) {
+        return item.group->place + (item.begin - item.group->begin) + i;
+    }
 
     float * inner(uint64_t pair_of_wave) { return scratch_.inner.data() + pair_of_wave * task_.up.rows; }
 
@@ -141,9 +145,11 @@ class Wave {
 
     void rows_of(const Item & item, const Part & part, const uint8_t * const * x, float * const * out, uint32_t count) {
         const Matrix & m = matrix(part);
-        const uint8_t * weights = item.group->weights + item.group->starts[part.matrix] + (part.first_row + item.row) * m.row_bytes;
+        const uint8_t * weights =
+            item.group->weights + item.group->starts[part.matrix] + (part.first_row + item.row) * m.row_bytes;
         multiply(product(part), m.cols, weights, m.row_bytes, item.rows, x, out, count);
-        for (uint32_t i = 0; i < count; ++i) add(part.bias, item.group->expert, part.first_row + item.row, item.rows, out[i]);
+        for (uint32_t i = 0; i < count; ++i)
+            add(part.bias, item.group->expert, part.first_row + item.row, item.rows, out[i]);
     }
 
     void gate_and_up(const Item & item, unsigned thread) {

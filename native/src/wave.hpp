@@ -28,7 +28,9 @@ class Activations {
   public:
     // Room for `rows` rows of `cols` elements.
     void prepare(const Product & product, uint64_t cols, uint64_t rows);
-    void put(uint64_t row, const float * values) { quantise_(values, bytes_.data() + row * row_bytes_, static_cast<int64_t>(cols_)); }
+    void put(uint64_t row, const float * values) {
+        quantise_(values, bytes_.data() + row * row_bytes_, static_cast<int64_t>(cols_));
+    }
     const uint8_t * at(uint64_t row) const { return bytes_.data() + row * row_bytes_; }
 
   private:
@@ -40,7 +42,7 @@ class Activations {
 // Memory that is used again from one layer to the next.
 struct Scratch {
     Activations in_up, in_gate, inner_quantised;
-    std::vector<float> inner;                  // what the GLU gives, [pair of the wave][row]
+    std::vector<float> inner;  // what the GLU gives, [pair of the wave][row]
     std::vector<std::vector<float>> per_thread;
 };
 

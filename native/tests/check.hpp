@@ -39,7 +39,8 @@ struct Registered {
 template <class T, class = void>
 struct CanPrint : std::false_type {};
 template <class T>
-struct CanPrint<T, std::void_t<decltype(std::declval<std::ostream &>() << std::declval<const T &>())>> : std::true_type {};
+struct CanPrint<T, std::void_t<decltype(std::declval<std::ostream &>() << std::declval<const T &>())>>
+    : std::true_type {};
 
 // Bytes print as numbers, enumerators as theirs, and what has no form of its own as a mark.
 template <class T>
@@ -68,8 +69,9 @@ bool equal(const A & a, const B & b) {
     if constexpr (std::is_integral_v<A> && std::is_integral_v<B>) {
         using Wide = std::common_type_t<A, B>;
         return (a < A{}) == (b < B{}) && static_cast<Wide>(a) == static_cast<Wide>(b);
-    } else if constexpr (std::is_convertible_v<const A &, const char *> && std::is_convertible_v<const B &, const char *> &&
-                         !std::is_same_v<A, std::nullptr_t> && !std::is_same_v<B, std::nullptr_t>) {
+    } else if constexpr (std::is_convertible_v<const A &, const char *> &&
+                         std::is_convertible_v<const B &, const char *> && !std::is_same_v<A, std::nullptr_t> &&
+                         !std::is_same_v<B, std::nullptr_t>) {
         return std::strcmp(a, b) == 0;
     } else {
         return a == b;
@@ -119,16 +121,16 @@ inline int run(int argc, char ** argv) {
 
 }  // namespace check
 
-#define CHECK(condition)                                                                    \
-    do {                                                                                    \
-        if (!(condition)) check::fail(__FILE__, __LINE__, "CHECK(" #condition ") failed");  \
+#define CHECK(condition)                                                                   \
+    do {                                                                                   \
+        if (!(condition)) check::fail(__FILE__, __LINE__, "CHECK(" #condition ") failed"); \
     } while (0)
 
 #define CHECK_EQ(...) check::expect_equal(__FILE__, __LINE__, #__VA_ARGS__, __VA_ARGS__)
 
-#define TEST(name)                                                          \
-    static void test_##name();                                              \
-    static const check::Registered registered_##name{#name, &test_##name};  \
+#define TEST(name)                                                         \
+    static void test_##name();                                             \
+    static const check::Registered registered_##name{#name, &test_##name}; \
     static void test_##name()
 
 int main(int argc, char ** argv) { return check::run(argc, argv); }

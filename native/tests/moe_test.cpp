@@ -29,7 +29,9 @@ void dot(int count, float * sum, size_t, const void * x, size_t, const void * y,
     *sum = total;
 }
 
-void copy(const float * from, void * to, int64_t count) { std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float)); }
+void copy(const float * from, void * to, int64_t count) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+}
 
 size_t row_size(int32_t, int64_t elements) { return static_cast<size_t>(elements) * sizeof(float); }
 
@@ -65,7 +67,9 @@ struct Model {
         layer.number = number;
         layer.experts = kExperts;
         layer.slot_bytes = 3 * room;
-        layer.matrices = {{"gate", kF32, kIn, kInner, bytes, kIn * 4}, {"up", kF32, kIn, kInner, bytes, kIn * 4}, {"down", kF32, kInner, kIn, bytes, kInner * 4}};
+        layer.matrices = {{"gate", kF32, kIn, kInner, bytes, kIn * 4},
+                          {"up", kF32, kIn, kInner, bytes, kIn * 4},
+                          {"down", kF32, kInner, kIn, bytes, kInner * 4}};
         Index::Places places;
         places.pieces_each = 3;
         for (uint32_t expert = 0; expert < kExperts; ++expert)
@@ -113,7 +117,8 @@ struct Bench {
         out.assign(kIn * slots * tokens, NAN);
         ids.clear();
         for (uint32_t token = 0; token < tokens; ++token)
-            for (uint32_t slot = 0; slot < slots; ++slot) ids.push_back(static_cast<int32_t>((random() % (kExperts / slots)) * slots + slot));
+            for (uint32_t slot = 0; slot < slots; ++slot)
+                ids.push_back(static_cast<int32_t>((random() % (kExperts / slots)) * slots + slot));
         task = Task{};
         task.layer = layer;
         task.gate = {0, 0, kInner, {}};
@@ -130,7 +135,8 @@ struct Bench {
     std::vector<float> product(uint32_t matrix, uint32_t expert, const std::vector<float> & x, uint64_t rows) const {
         std::vector<float> y(rows);
         for (uint64_t row = 0; row < rows; ++row)
-            dot(static_cast<int>(x.size()), &y[row], 0, &model.weights[model.first(task.layer, matrix, expert) + row * x.size()], 0, x.data(), 0, 1);
+            dot(static_cast<int>(x.size()), &y[row], 0,
+                &model.weights[model.first(task.layer, matrix, expert) + row * x.size()], 0, x.data(), 0, 1);
         return y;
     }
 
@@ -209,7 +215,8 @@ TEST(a_single_matrix_is_a_task_too) {
     for (uint32_t token = 0; token < 5; ++token)
         for (uint32_t slot = 0; slot < 2; ++slot) {
             const std::vector<float> x(bench.in.begin() + token * kIn, bench.in.begin() + (token + 1) * kIn);
-            const std::vector<float> y = bench.product(1, static_cast<uint32_t>(bench.ids[token * 2 + slot]), x, kInner);
+            const std::vector<float> y =
+                bench.product(1, static_cast<uint32_t>(bench.ids[token * 2 + slot]), x, kInner);
             CHECK(std::equal(y.begin(), y.end(), bench.out.begin() + (token * 2 + slot) * kInner));
         }
 }
@@ -222,7 +229,8 @@ TEST(biases_are_added_per_expert) {
     bench.bias.resize(kExperts * kIn);
     for (uint32_t i = 0; i < bench.bias.size(); ++i) bench.bias[i] = static_cast<float>(i);
     for (uint32_t pair = 0; pair < 4; ++pair)
-        for (uint32_t i = 0; i < kIn; ++i) expected[pair * kIn + i] += bench.bias[static_cast<uint32_t>(bench.ids[pair]) * kIn + i];
+        for (uint32_t i = 0; i < kIn; ++i)
+            expected[pair * kIn + i] += bench.bias[static_cast<uint32_t>(bench.ids[pair]) * kIn + i];
     bench.task.down.bias = {bench.bias.data(), kIn * 4};
     CHECK(bench.op->run(bench.task, 1, bench.error));
     CHECK(bench.out == expected);

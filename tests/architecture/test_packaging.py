@@ -39,7 +39,7 @@ SDIST = (
 
 def build(out: Path, source: Path, *options: str, environ: Mapping[str, str] = {}) -> Path:
     words: tuple[str | Path, ...] = ("-m", "build", "--no-isolation", *options, "--outdir", out, source)
-    settings = os.environ | {"DRIVETRAIN_NATIVE_CACHE": str(native.CACHE)} | environ  # compiled here already
+    settings = {**os.environ, "DRIVETRAIN_NATIVE_CACHE": str(native.CACHE), **environ}  # compiled here already
     done = subprocess.run([sys.executable, *words], env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return out

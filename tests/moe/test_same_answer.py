@@ -93,6 +93,7 @@ def test_with_room_for_all_each_expert_is_read_once(plain: Path) -> None:
         {"io": "threads", "piece": 4096, "depth": 2},
         {"io": "uring"},
         {"io": "uring", "direct": "off", "depth": 1},
+        {"prefetch": "on"},
     ],
     ids=lambda options: " ".join(f"{name}={value}" for name, value in options.items()),
 )

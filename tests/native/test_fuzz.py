@@ -15,7 +15,7 @@ FUZZERS = build.fuzz_sources()
 def test_the_corpus_is_read_without_a_fault(
     source: Path, archive: Callable[[build.Variant], Path], tmp_path: Path
 ) -> None:
-    inputs = sorted(path for path in build.CORPUS.rglob("*") if path.is_file())
+    inputs = sorted(build.corpus(source).iterdir())
     assert inputs
     program = build.fuzzer(source, archive(build.SANITIZED), build.SANITIZED)
     done = subprocess.run([program, *inputs], cwd=tmp_path, capture_output=True, text=True, check=False)

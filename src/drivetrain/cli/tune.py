@@ -17,8 +17,7 @@ from drivetrain.cli.completion import model_names
 from drivetrain.config.schema import Downloads
 from drivetrain.engines.expertstream import tune as tuning
 from drivetrain.engines.expertstream.tune import Trial, Tuned
-from drivetrain.engines.llamacpp import machine, settings
-from drivetrain.errors import BadRequest
+from drivetrain.engines.llamacpp import machine
 from drivetrain.library.library import Library
 
 WARM_TOKENS, TOKENS = 32, 64
@@ -40,7 +39,7 @@ def tune(call: Call, model: str | None) -> None:
             measures = msgspec.structs.replace(
                 measures,
                 decode=lambda threads, prefetch: _decode(call, model, threads, prefetch),
-                prefetches=_prefetches(),
+                prefetches=True,
             )
         tuned = tuning.tune(measures, cores=machine.cores())
     path = tuning.store(call.home, tuned)
@@ -94,14 +93,6 @@ async def _tokens_s(call: Call, model: str, options: dict[str, Any]) -> float:
         return float(answer["eval_count"]) / (float(answer["eval_duration"]) / 1e9)
     except (KeyError, ZeroDivisionError) as error:
         raise Failure(f"model {model!r} answered without saying how long that took") from error
-
-
-def _prefetches() -> bool:
-    """Whether the engine has such a setting."""
-    try:
-        return bool(settings.chosen({"prefetch": True}))
-    except BadRequest:
-        return True
 
 
 def _row(trial: Trial) -> tuple[str, ...]:

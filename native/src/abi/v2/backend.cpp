@@ -76,7 +76,8 @@ void set_tensor(Buffer *, Tensor * tensor, const void * data, size_t offset, siz
 
 void get_tensor(Buffer *, const Tensor * tensor, void * data, size_t offset, size_t size) {
     if (tensor->extra != nullptr) {
-        plugin().engine->stats().fail(std::string("the host asked for the bytes of ") + tensor->name + ", which only the drive has");
+        plugin().engine->stats().fail(std::string("the host asked for the bytes of ") + tensor->name +
+                                      ", which only the drive has");
         std::memset(data, 0, size);
         return;
     }
@@ -243,8 +244,8 @@ Registry * registry() {
 }
 
 Device * device() {
-    static Device one{{device_name, describe, memory, type, properties, init_backend, buffer_type, staging_type, nullptr, supports_op,
-                       supports_buffer_type, nullptr, new_event, free_event, await_event},
+    static Device one{{device_name, describe, memory, type, properties, init_backend, buffer_type, staging_type,
+                       nullptr, supports_op, supports_buffer_type, nullptr, new_event, free_event, await_event},
                       registry(),
                       nullptr};
     return &one;
@@ -265,7 +266,8 @@ Registry * open(std::string & error) {
         return nullptr;
     }
     Maths maths;
-    if (!p.host.resolve(error) || !make_maths(p.host, p.engine->index, p.engine->stats().page(), maths, error)) return nullptr;
+    if (!p.host.resolve(error) || !make_maths(p.host, p.engine->index, p.engine->stats().page(), maths, error))
+        return nullptr;
     p.threads = p.engine->options.threads;
     name_tensors(p);
     p.engine->start(std::move(maths));

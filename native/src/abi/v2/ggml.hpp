@@ -172,8 +172,8 @@ struct Host {
     void (*swiglu)(int, float *, const float *, const float *) = nullptr;  // y = silu(x) * g
 
     int32_t mul_mat_id = 0, add_id = 0, glu = 0, mul = 0;  // operations, learned from tensors that the host built
-    int32_t glu_swiglu = 0, glu_swiglu_oai = 0;   // kinds of GLU, likewise
-    int accelerator = 0;                          // device type
+    int32_t glu_swiglu = 0, glu_swiglu_oai = 0;            // kinds of GLU, likewise
+    int accelerator = 0;                                   // device type
     std::string version;
 
     // Finds everything in the global namespace, and compares the layout of a few tensors with what is declared above. False and

@@ -75,9 +75,9 @@ struct Network {
     Origin gate, up;
     const Tensor * glu = nullptr;
     const Tensor * down = nullptr;
-    const Tensor * sum = nullptr;    // adds the bias of down
-    const Tensor * scaled = nullptr; // multiplies by the weight that the router gave
-    const Owned * owned = nullptr;   // of down
+    const Tensor * sum = nullptr;     // adds the bias of down
+    const Tensor * scaled = nullptr;  // multiplies by the weight that the router gave
+    const Owned * owned = nullptr;    // of down
     const Tensor * answer() const { return sum != nullptr ? sum : down; }
     const Tensor * last() const { return scaled != nullptr ? scaled : answer(); }
     std::vector<const Tensor *> inner() const {
@@ -106,7 +106,9 @@ bool find_down(const Host & host, const std::vector<Tensor *> & nodes, Network &
 // What is left out must not be read by anything that is not left out with it.
 bool closed(const std::vector<Tensor *> & nodes, const Network & network) {
     const std::vector<const Tensor *> inner = network.inner();
-    const auto is_inner = [&](const Tensor * tensor) { return std::find(inner.begin(), inner.end(), tensor) != inner.end(); };
+    const auto is_inner = [&](const Tensor * tensor) {
+        return std::find(inner.begin(), inner.end(), tensor) != inner.end();
+    };
     return std::all_of(nodes.begin(), nodes.end(), [&](const Tensor * node) {
         if (node == network.last() || is_inner(node) || node->view_src != nullptr) return true;
         return std::none_of(std::begin(node->src), std::end(node->src),
@@ -116,12 +118,14 @@ bool closed(const std::vector<Tensor *> & nodes, const Network & network) {
 
 bool find_network(const Host & host, const std::vector<Tensor *> & nodes, const Tensor * glu, Network & network) {
     network.glu = glu;
-    if (!known_glu(host, glu) || !origin(host, glu->src[0], network.gate) || !origin(host, glu->src[1], network.up)) return false;
+    if (!known_glu(host, glu) || !origin(host, glu->src[0], network.gate) || !origin(host, glu->src[1], network.up))
+        return false;
     const bool here = holds(nodes, network.gate.product) && holds(nodes, network.up.product);
     return here && find_down(host, nodes, network) && network.gate.owned->layer == network.up.owned->layer &&
-           network.gate.owned->layer == network.owned->layer && network.gate.product->src[1] == network.up.product->src[1] &&
-           network.gate.product->src[2] == network.up.product->src[2] && network.gate.product->src[2] == network.down->src[2] &&
-           closed(nodes, network);
+           network.gate.owned->layer == network.owned->layer &&
+           network.gate.product->src[1] == network.up.product->src[1] &&
+           network.gate.product->src[2] == network.up.product->src[2] &&
+           network.gate.product->src[2] == network.down->src[2] && closed(nodes, network);
 }
 
 Task task_of(const Host & host, const Network & network) {
@@ -145,7 +149,8 @@ Task task_of(const Host & host, const Network & network) {
 }  // namespace
 
 const Owned * owned_product(const Host & host, const Tensor * node) {
-    return node->op == host.mul_mat_id && node->src[0] != nullptr ? static_cast<const Owned *>(node->src[0]->extra) : nullptr;
+    return node->op == host.mul_mat_id && node->src[0] != nullptr ? static_cast<const Owned *>(node->src[0]->extra)
+                                                                  : nullptr;
 }
 
 bool known_glu(const Host & host, const Tensor * node) {
@@ -154,8 +159,8 @@ bool known_glu(const Host & host, const Tensor * node) {
 }
 
 bool known_scale(const Host & host, const Tensor * node) {
-    return node->op == host.mul && node->src[1]->type == kF32 && node->src[1]->ne[0] == 1 && node->src[1]->ne[1] == node->ne[1] &&
-           node->src[1]->ne[2] == node->ne[2];
+    return node->op == host.mul && node->src[1]->type == kF32 && node->src[1]->ne[0] == 1 &&
+           node->src[1]->ne[1] == node->ne[1] && node->src[1]->ne[2] == node->ne[2];
 }
 
 bool plan(const Host & host, const std::vector<Tensor *> & nodes, std::vector<Step> & steps, std::string & error) {
@@ -169,8 +174,10 @@ bool plan(const Host & host, const std::vector<Tensor *> & nodes, std::vector<St
     }
     steps.clear();
     for (Tensor * node : nodes) {
-        const auto network = std::find_if(networks.begin(), networks.end(), [&](const auto & one) { return one.first == node; });
-        const bool skipped = node->view_src != nullptr && node->op != host.add_id && node->op != host.glu && node->op != host.mul;
+        const auto network =
+            std::find_if(networks.begin(), networks.end(), [&](const auto & one) { return one.first == node; });
+        const bool skipped =
+            node->view_src != nullptr && node->op != host.add_id && node->op != host.glu && node->op != host.mul;
         if (network != networks.end())
             steps.push_back({Step::task, network->second, nullptr});
         else if (skipped || std::find(done.begin(), done.end(), node) != done.end())
@@ -196,11 +203,14 @@ void add_bias(const Tensor & node) {
     for (int64_t token = 0; token < node.ne[2]; ++token)
         for (int64_t slot = 0; slot < node.ne[1]; ++slot) {
             const auto at = [&](const Tensor & tensor, int64_t i, int64_t j) {
-                return static_cast<char *>(tensor.data) + i * static_cast<int64_t>(tensor.nb[1]) + j * static_cast<int64_t>(tensor.nb[2]);
+                return static_cast<char *>(tensor.data) + i * static_cast<int64_t>(tensor.nb[1]) +
+                       j * static_cast<int64_t>(tensor.nb[2]);
             };
-            const int32_t expert = *reinterpret_cast<const int32_t *>(
-                static_cast<char *>(ids.data) + slot * static_cast<int64_t>(ids.nb[0]) + token * static_cast<int64_t>(ids.nb[1]));
-            const auto * values = reinterpret_cast<const float *>(static_cast<char *>(bias.data) + expert * static_cast<int64_t>(bias.nb[1]));
+            const int32_t expert = *reinterpret_cast<const int32_t *>(static_cast<char *>(ids.data) +
+                                                                      slot * static_cast<int64_t>(ids.nb[0]) +
+                                                                      token * static_cast<int64_t>(ids.nb[1]));
+            const auto * values = reinterpret_cast<const float *>(static_cast<char *>(bias.data) +
+                                                                  expert * static_cast<int64_t>(bias.nb[1]));
             const auto * from = reinterpret_cast<const float *>(at(in, slot, token));
             auto * to = reinterpret_cast<float *>(at(node, slot, token));
             for (int64_t i = 0; i < node.ne[0]; ++i) to[i] = from[i] + values[i];
@@ -212,7 +222,8 @@ void multiply(const Tensor & node) {
     for (int64_t token = 0; token < node.ne[2]; ++token)
         for (int64_t slot = 0; slot < node.ne[1]; ++slot) {
             const auto at = [&](const Tensor & tensor) {
-                return reinterpret_cast<float *>(static_cast<char *>(tensor.data) + slot * static_cast<int64_t>(tensor.nb[1]) +
+                return reinterpret_cast<float *>(static_cast<char *>(tensor.data) +
+                                                 slot * static_cast<int64_t>(tensor.nb[1]) +
                                                  token * static_cast<int64_t>(tensor.nb[2]));
             };
             for (int64_t i = 0; i < node.ne[0]; ++i) at(node)[i] = at(in)[i] * *at(by);
@@ -224,7 +235,8 @@ void calculate_glu(const Host & host, const Tensor & node) {
     for (int64_t token = 0; token < node.ne[2]; ++token)
         for (int64_t slot = 0; slot < node.ne[1]; ++slot) {
             const auto at = [&](const Tensor & tensor) {
-                return reinterpret_cast<float *>(static_cast<char *>(tensor.data) + slot * static_cast<int64_t>(tensor.nb[1]) +
+                return reinterpret_cast<float *>(static_cast<char *>(tensor.data) +
+                                                 slot * static_cast<int64_t>(tensor.nb[1]) +
                                                  token * static_cast<int64_t>(tensor.nb[2]));
             };
             const auto count = static_cast<uint64_t>(node.ne[0]);

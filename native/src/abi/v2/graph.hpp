@@ -18,7 +18,7 @@ struct Owned {
 // A node that is calculated by itself, or a task that stands for several.
 struct Step {
     enum Kind { task, bias, glu, scale } kind = task;
-    Task work;               // of a task
+    Task work;                // of a task
     Tensor * node = nullptr;  // of the others
 };
 

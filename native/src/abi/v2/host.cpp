@@ -48,8 +48,9 @@ bool find_all(Host & host, Builder & builder, std::string & error) {
            find(host.swiglu, "ggml_vec_swiglu_f32", error) && find(builder.init, "ggml_init", error) &&
            find(builder.free, "ggml_free", error) && find(builder.new_2d, "ggml_new_tensor_2d", error) &&
            find(builder.new_3d, "ggml_new_tensor_3d", error) && find(builder.set_name, "ggml_set_name", error) &&
-           find(builder.mul_mat_id, "ggml_mul_mat_id", error) && find(builder.add_id, "ggml_add_id", error) && find(builder.mul, "ggml_mul", error) &&
-           find(builder.swiglu_split, "ggml_swiglu_split", error) && find(builder.swiglu_oai, "ggml_swiglu_oai", error) &&
+           find(builder.mul_mat_id, "ggml_mul_mat_id", error) && find(builder.add_id, "ggml_add_id", error) &&
+           find(builder.mul, "ggml_mul", error) && find(builder.swiglu_split, "ggml_swiglu_split", error) &&
+           find(builder.swiglu_oai, "ggml_swiglu_oai", error) &&
            find(builder.overhead, "ggml_tensor_overhead", error) && find(builder.version, "ggml_version", error);
 }
 

@@ -11,7 +11,9 @@ namespace {
 
 constexpr uint64_t kCols = 512, kRows = 8, kCount = 5;  // of the products on which kernels are compared
 
-void copy_floats(const float * from, void * to, int64_t count) { std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float)); }
+void copy_floats(const float * from, void * to, int64_t count) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+}
 
 Product product_of(const Host & host, uint32_t type, std::string & error) {
     Product product;
@@ -89,7 +91,8 @@ bool make_maths(const Host & host, const Index & index, Page & page, Maths & mat
                 Product product = product_of(host, matrix.type, error);
                 if (!error.empty()) return false;
                 product.fast = kernel_for(host, product, matrix.type, cpu);
-                taken += (taken.empty() ? "" : " ") + std::to_string(matrix.type) + (product.fast != nullptr ? ":own" : ":host");
+                taken += (taken.empty() ? "" : " ") + std::to_string(matrix.type) +
+                         (product.fast != nullptr ? ":own" : ":host");
                 known[matrix.type] = product;
             }
             products.push_back(known[matrix.type]);

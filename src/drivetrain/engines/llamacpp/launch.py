@@ -51,6 +51,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     expert_budget: int | str  # bytes of memory, or a share of it such as "60%"; 0: as the governor sees fit
     expert_trace: str | None  # file that tells which experts were asked for
     io: plan.Io  # how experts are read
+    prefetch: bool | None  # fetch what the next layer will probably ask for; None: as the machine was tuned
     streamed: bool = False  # experts come from the drive as they are needed, the rest from a shell
 
     @property

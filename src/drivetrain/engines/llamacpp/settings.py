@@ -142,6 +142,7 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "expert_budget": _amount,
     "expert_trace": _text,
     "io": _one_of("auto", "threads", "uring"),
+    "prefetch": _flag,
 }
 _NAMES: Mapping[str, str] = {
     name: member
@@ -169,6 +170,7 @@ _NAMES: Mapping[str, str] = {
         "expert_budget": "expert_budget",
         "expert_trace": "expert_trace",
         "io": "io",
+        "prefetch": "prefetch",
     }.items()
     for name in names.split()
 }
@@ -228,6 +230,7 @@ def resolve(spec: ModelSpec, given: Chosen, gguf: Gguf, *, cores: int) -> Launch
         expert_budget=given.get("expert_budget", 0),
         expert_trace=given.get("expert_trace"),
         io=given.get("io", "auto"),
+        prefetch=given.get("prefetch"),
     )
 
 

@@ -64,12 +64,13 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         return orders if self.stream is None else {**orders, "stream": self._orders(self.stream, page, share)}
 
     def _orders(self, stream: Stream, page: str, share: str) -> Mapping[str, Any]:
+        prefetch = self.launch.prefetch
         options = plan.options(
             stream.model,
             budget_bytes=stream.budget_bytes,
             threads=self.launch.threads,
             io=self.launch.io,
-            tuning=stream.tuning,
+            tuning=stream.tuning if prefetch is None else replace(stream.tuning, prefetch=prefetch),
             stats=page,
             share=share,
             trace=self.launch.expert_trace,
