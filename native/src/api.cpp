@@ -3,9 +3,9 @@
 
 #include <cstdio>
 #include <memory>
-#include <new>
 #include <string>
 
+#include "c_call.hpp"
 #include "registry.hpp"
 
 namespace expertstream {
@@ -31,16 +31,14 @@ extern "C" const char * es_refusal(void) { return expertstream::refusal.c_str();
 
 extern "C" int es_configure(const char * text, char * error, size_t error_bytes) {
     using namespace expertstream;
-    std::string reason;
-    try {
+    return c_call(error, error_bytes, [&](std::string & reason) {
+        if (engine != nullptr && engine->started()) {
+            reason = "this process streams a model already";
+            return false;
+        }
+        engine.reset();
         Options options;
         if (Options::parse(text, options, reason)) engine = Engine::open(options, reason);
-    } catch (const std::bad_alloc &) {
-        reason = "there is no memory to open the model";
-    }
-    if (!reason.empty()) {
-        engine.reset();
-        std::snprintf(error, error_bytes, "%s", reason.c_str());
-    }
-    return reason.empty() ? 0 : 1;
+        return engine != nullptr;
+    });
 }

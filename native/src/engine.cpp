@@ -73,12 +73,6 @@ const std::map<std::string, Setter> & setters() {
     return table;
 }
 
-void copy_text(const std::string & text, char * into, size_t bytes) {
-    const size_t size = std::min(text.size(), bytes - 1);
-    text.copy(into, size);
-    into[size] = '\0';
-}
-
 }  // namespace
 
 bool Options::parse(const std::string & text, Options & options, std::string & error) {
@@ -142,7 +136,7 @@ void Engine::start(Maths maths) {
     for (const Layer & layer : index.layers) page.experts += layer.experts;
     page.least = limits.least;
     page.most = limits.most;
-    copy_text(reader_->name(), page.reader, sizeof page.reader);
+    write_text(page.reader, reader_->name());
     op_ = std::make_unique<MoeOp>(index, std::move(maths), *arena_, *reader_, *stats_, lookahead_.get());
     governor_ = std::make_unique<Governor>(
         limits, options.share, kGovernorMs, [this] { return arena_->resident(); },

@@ -35,6 +35,7 @@ class Engine {
     Stats & stats() { return *stats_; }
     // Begins to work, with the host's mathematics.
     void start(Maths maths);
+    bool started() const { return op_ != nullptr; }
     MoeOp & op() { return *op_; }
     // After a layer: copies the reader's and the arena's figures to the page of counters, and tells the governor that the model
     // is in use.

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "api.h"
+#include "c_call.hpp"
 #include "reader_desk.hpp"
 
 #if defined(__x86_64__)
@@ -322,19 +323,15 @@ double memory_rate(unsigned threads, unsigned ms) {
 
 extern "C" int es_probe_drive(const char * path, const char * io, int direct, unsigned depth, uint64_t piece,
                               unsigned ms, double * bytes_per_s, char * error, size_t error_bytes) {
-    std::string why;
+    using namespace expertstream;
     *bytes_per_s = 0;
-    try {
+    return c_call(error, error_bytes, [&](std::string & why) {
         // Other places each time: what a probe has just read, the drive's own cache may still hold.
-        const auto seed = static_cast<uint64_t>(expertstream::Clock::now().time_since_epoch().count());
-        const expertstream::DriveProbe probe{piece, depth == 0 ? 1 : depth, ms, seed};
-        *bytes_per_s = std::max(0.0, expertstream::probe_file(path, io, direct != 0, probe, why));
-    } catch (const std::exception & failure) {
-        why = failure.what();
-    }
-    if (why.empty()) return 0;
-    std::snprintf(error, error_bytes, "%s", why.c_str());
-    return 1;
+        const auto seed = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
+        const DriveProbe probe{piece, depth == 0 ? 1 : depth, ms, seed};
+        *bytes_per_s = std::max(0.0, probe_file(path, io, direct != 0, probe, why));
+        return why.empty();
+    });
 }
 
 extern "C" double es_probe_memory(unsigned threads, unsigned ms) {

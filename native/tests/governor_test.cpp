@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "temporary.hpp"
 
 using namespace expertstream;
 
@@ -58,19 +59,6 @@ Case any_case(std::mt19937_64 & random) {
     one.resident = up_to(one.budget);
     return one;
 }
-
-struct Folder {
-    std::string path;
-    Folder() {
-        char name[] = "/tmp/expertstream-governor-XXXXXX";
-        CHECK(mkdtemp(name) != nullptr);
-        path = name;
-    }
-    ~Folder() {
-        unlink((path + "/share").c_str());
-        rmdir(path.c_str());
-    }
-};
 
 // What `apply` was called with, for a test to wait for.
 struct Applied {
@@ -300,7 +288,7 @@ TEST(models_share_what_there_is) {
     Applied applied[2];
     const auto govern = [&](int i) {
         return std::make_unique<Governor>(
-            kBounds, folder.path + "/share", 1,
+            kBounds, folder / "share", 1,
             [&, i] {
                 std::lock_guard<std::mutex> lock(world.mutex);
                 return held[i];
@@ -326,14 +314,14 @@ TEST(models_share_what_there_is) {
 
 TEST(a_share_file_that_is_not_one_leaves_it_alone) {
     Folder folder;
-    FILE * file = std::fopen((folder.path + "/share").c_str(), "w");
+    FILE * file = std::fopen((folder / "share").c_str(), "w");
     std::fputs("something else", file);
     std::fclose(file);
     World world;
     Applied applied;
     const Governor governor(
-        kBounds, folder.path + "/share", 1000000, [] { return 0; }, [&](uint64_t budget) { applied.add(budget); },
+        kBounds, folder / "share", 1000000, [] { return 0; }, [&](uint64_t budget) { applied.add(budget); },
         [&] { return world.sample(); });
-    CHECK_EQ(governor.unshared(), "the shared budget " + folder.path + "/share is another kind of file");
+    CHECK_EQ(governor.unshared(), "the shared budget " + folder / "share is another kind of file");
     CHECK_EQ(applied.budgets[0], 20 * kGiB - 512 * kMiB);
 }

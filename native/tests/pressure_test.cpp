@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "check.hpp"
+#include "temporary.hpp"
 
 using namespace expertstream;
 
@@ -18,20 +19,16 @@ const char * const kV1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:
 const char * const kV2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 
 struct Tree {
-    std::string root;
+    Folder folder;
     Tree() {
-        char name[] = "/tmp/expertstream-pressure-XXXXXX";
-        CHECK(mkdtemp(name) != nullptr);
-        root = name;
         write("/proc/meminfo",
               "MemTotal:       33554432 kB\nMemFree:         1048576 kB\nMemAvailable:   20971520 kB\n");
     }
-    ~Tree() { std::filesystem::remove_all(root); }
     void write(const std::string & path, const std::string & text) const {
-        std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
-        std::ofstream(root + path) << text;
+        std::filesystem::create_directories(std::filesystem::path(folder.path + path).parent_path());
+        std::ofstream(folder.path + path) << text;
     }
-    Pressure sample() const { return PressureGauge(root).sample(1); }
+    Pressure sample() const { return PressureGauge(folder.path).sample(1); }
 };
 
 std::string stalls(const char * average, uint64_t some_us, uint64_t full_us) {
@@ -110,7 +107,7 @@ TEST(a_container_sees_its_part_of_the_tree_as_the_whole) {
 TEST(stalls_are_counted_between_two_samples) {
     const Tree tree;
     tree.write("/proc/pressure/memory", stalls("1.50", 5000000, 1000000));
-    PressureGauge gauge(tree.root);
+    PressureGauge gauge(tree.folder.path);
     const Pressure first = gauge.sample(10'000'000);
     CHECK_EQ(first.some, 0.015);  // nothing to compare with: the kernel's average
     CHECK_EQ(first.full, 0.015);

@@ -12,6 +12,7 @@
 
 #include "../src/governor.hpp"
 #include "check.hpp"
+#include "temporary.hpp"
 
 using namespace expertstream;
 
@@ -19,23 +20,9 @@ namespace {
 
 constexpr uint64_t kMiB = 1024 * 1024, kGiB = 1024 * kMiB;
 
-struct Folder {
-    std::string path;
-    Folder() {
-        char name[] = "/tmp/expertstream-share-XXXXXX";
-        CHECK(mkdtemp(name) != nullptr);
-        path = name;
-    }
-    ~Folder() {
-        unlink((path + "/share").c_str());
-        rmdir(path.c_str());
-    }
-    std::string file() const { return path + "/share"; }
-};
-
 std::unique_ptr<Share> join(const Folder & folder) {
     std::string error;
-    std::unique_ptr<Share> share = Share::open(folder.file(), error);
+    std::unique_ptr<Share> share = Share::open((folder / "share"), error);
     CHECK_EQ(error, "");
     return share;
 }
@@ -44,7 +31,7 @@ std::unique_ptr<Share> join(const Folder & folder) {
 struct Numbers {
     uint64_t * at;
     explicit Numbers(const Folder & folder) {
-        const int fd = open(folder.file().c_str(), O_RDWR);
+        const int fd = open((folder / "share").c_str(), O_RDWR);
         at = static_cast<uint64_t *>(mmap(nullptr, 4160, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
         close(fd);
     }
@@ -146,7 +133,7 @@ TEST(another_process_is_seen_while_it_lives_and_dropped_when_it_was_killed) {
     const pid_t child = fork();
     if (child == 0) {
         std::string error;
-        const auto theirs = Share::open(folder.file(), error);
+        const auto theirs = Share::open((folder / "share"), error);
         if (theirs) {
             theirs->publish({0, 9, 9, 1});
         }
@@ -184,8 +171,8 @@ TEST(an_entry_of_the_dead_is_taken_over_and_a_full_file_is_an_error) {
         numbers.key(i) = key_of(static_cast<uint64_t>(getpid()));
     }
     std::string error;
-    CHECK(Share::open(folder.file(), error) == nullptr);
-    CHECK_EQ(error, "the shared budget " + folder.file() + " has no free entry");
+    CHECK(Share::open((folder / "share"), error) == nullptr);
+    CHECK_EQ(error, "the shared budget " + (folder / "share") + " has no free entry");
     numbers.key(63) = 1;
     CHECK(join(folder) != nullptr);
 }

@@ -12,25 +12,11 @@
 #include <vector>
 
 #include "check.hpp"
+#include "temporary.hpp"
 
 using namespace expertstream;
 
 namespace {
-
-struct Folder {
-    std::string path;
-    Folder() {
-        char name[] = "/tmp/expertstream-stats-XXXXXX";
-        CHECK(mkdtemp(name) != nullptr);
-        path = name;
-    }
-    ~Folder() {
-        for (const char * file : {"/page", "/trace", "/link"}) {
-            unlink((path + file).c_str());
-        }
-        rmdir(path.c_str());
-    }
-};
 
 std::string bytes_of(const std::string & path) {
     std::ifstream file(path, std::ios::binary);
@@ -49,7 +35,7 @@ uint64_t u64_at(const std::string & bytes, size_t offset) {
 TEST(the_layout_is_the_contract) {
     Folder folder;
     std::string error;
-    const auto stats = Stats::open(folder.path + "/page", error);
+    const auto stats = Stats::open(folder / "page", error);
     CHECK_EQ(error, "");
     Page & page = stats->page();
     std::atomic<uint64_t> * fields[] = {&page.experts,    &page.expert_bytes, &page.budget,     &page.resident,
@@ -67,7 +53,7 @@ TEST(the_layout_is_the_contract) {
     page.layer_misses[kMaxLayers - 1] = 103;
     std::strcpy(page.reader, "threads direct");
     std::strcpy(page.kernel, "avx2");
-    const std::string bytes = bytes_of(folder.path + "/page");
+    const std::string bytes = bytes_of(folder / "page");
     CHECK_EQ(bytes.size(), 9024);
     CHECK_EQ(bytes.substr(0, 8), "DRTPXE01");
     CHECK_EQ(u64_at(bytes, 8), getpid());
@@ -86,9 +72,9 @@ TEST(the_layout_is_the_contract) {
 TEST(only_its_owner_may_read_it) {
     Folder folder;
     std::string error;
-    CHECK(Stats::open(folder.path + "/page", error) != nullptr);
+    CHECK(Stats::open(folder / "page", error) != nullptr);
     struct stat status{};
-    CHECK_EQ(stat((folder.path + "/page").c_str(), &status), 0);
+    CHECK_EQ(stat((folder / "page").c_str(), &status), 0);
     CHECK_EQ(status.st_mode & 0777, 0600);
 }
 
@@ -96,12 +82,12 @@ TEST(a_page_of_an_earlier_process_begins_anew) {
     Folder folder;
     std::string error;
     {
-        const auto earlier = Stats::open(folder.path + "/page", error);
+        const auto earlier = Stats::open(folder / "page", error);
         earlier->page().hits = 7;
         earlier->page().abort_below = 9;
         earlier->fail("the drive is gone");
     }
-    const auto stats = Stats::open(folder.path + "/page", error);
+    const auto stats = Stats::open(folder / "page", error);
     CHECK_EQ(stats->page().hits.load(), 0);
     CHECK_EQ(stats->page().abort_below.load(), 0);
     CHECK_EQ(stats->page().error, "");
@@ -110,8 +96,8 @@ TEST(a_page_of_an_earlier_process_begins_anew) {
 TEST(the_other_side_writes_into_the_same_page) {
     Folder folder;
     std::string error;
-    const auto stats = Stats::open(folder.path + "/page", error);
-    const int fd = open((folder.path + "/page").c_str(), O_RDWR);
+    const auto stats = Stats::open(folder / "page", error);
+    const int fd = open((folder / "page").c_str(), O_RDWR);
     void * map = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     CHECK(map != MAP_FAILED);
@@ -134,13 +120,13 @@ TEST(what_cannot_be_a_page_is_an_error_that_names_it) {
     std::string error;
     CHECK(Stats::open(folder.path, error) == nullptr);
     CHECK_EQ(error, "cannot open the page of counters " + folder.path + ": Is a directory");
-    CHECK(Stats::open(folder.path + "/none/page", error) == nullptr);
-    CHECK_EQ(error, "cannot open the page of counters " + folder.path + "/none/page: No such file or directory");
-    CHECK_EQ(symlink("/etc/passwd", (folder.path + "/link").c_str()), 0);
-    CHECK(Stats::open(folder.path + "/link", error) == nullptr);
-    CHECK_EQ(mkfifo((folder.path + "/page").c_str(), 0600), 0);
-    CHECK(Stats::open(folder.path + "/page", error) == nullptr);
-    CHECK_EQ(error, "the page of counters " + folder.path + "/page is not a regular file");
+    CHECK(Stats::open(folder / "none/page", error) == nullptr);
+    CHECK_EQ(error, "cannot open the page of counters " + folder / "none/page: No such file or directory");
+    CHECK_EQ(symlink("/etc/passwd", (folder / "link").c_str()), 0);
+    CHECK(Stats::open(folder / "link", error) == nullptr);
+    CHECK_EQ(mkfifo((folder / "page").c_str(), 0600), 0);
+    CHECK(Stats::open(folder / "page", error) == nullptr);
+    CHECK_EQ(error, "the page of counters " + folder / "page is not a regular file");
 }
 
 TEST(a_failure_is_counted_and_told_and_cut_between_characters) {
@@ -182,7 +168,7 @@ TEST(a_trace_tells_what_was_asked_for) {
     {
         const auto stats = Stats::open("", error);
         stats->trace(0, nullptr, 0);  // no trace yet: nothing happens
-        CHECK(stats->trace_to(folder.path + "/trace", 2, 300, error));
+        CHECK(stats->trace_to(folder / "trace", 2, 300, error));
         const uint32_t first[] = {1, 299, 3}, second[] = {7};
         stats->trace(0, first, 3);
         stats->trace(1, second, 1);
@@ -192,7 +178,7 @@ TEST(a_trace_tells_what_was_asked_for) {
         "\0\0\x03\0\x01\0\x2b\x01\x03\0"
         "\x01\0\x01\0\x07\0",
         32);
-    CHECK(bytes_of(folder.path + "/trace") == expected);
+    CHECK(bytes_of(folder / "trace") == expected);
 }
 
 TEST(a_long_record_becomes_several) {
@@ -200,11 +186,11 @@ TEST(a_long_record_becomes_several) {
     std::string error;
     {
         const auto stats = Stats::open("", error);
-        CHECK(stats->trace_to(folder.path + "/trace", 1, 2000, error));
+        CHECK(stats->trace_to(folder / "trace", 1, 2000, error));
         std::vector<uint32_t> experts(1500, 5);
         stats->trace(0, experts.data(), 1500);
     }
-    const std::string bytes = bytes_of(folder.path + "/trace");
+    const std::string bytes = bytes_of(folder / "trace");
     CHECK_EQ(bytes.size(), 16 + 2 * (2 + 1024) + 2 * (2 + 476));
     CHECK_EQ(bytes.substr(16, 4), std::string("\0\0\0\x04", 4));
     CHECK_EQ(bytes.substr(16 + 2 * 1026, 4), std::string("\0\0\xdc\x01", 4));

@@ -11,15 +11,15 @@
 #include <string>
 #include <vector>
 
+#include "temporary.hpp"
+
 struct TestFile {
-    std::string path;
+    std::string path = temporary_template();
     std::vector<uint8_t> bytes;
 
     explicit TestFile(size_t size) : bytes(size) {
         uint64_t state = size;
         for (uint8_t & byte : bytes) byte = static_cast<uint8_t>((state = state * 6364136223846793005 + 1) >> 56);
-        const char * folder = std::getenv("TMPDIR");
-        path = std::string(folder == nullptr ? "/tmp" : folder) + "/expertstream-test-XXXXXX";
         const int fd = mkstemp(path.data());
         if (fd < 0) throw std::runtime_error("no temporary file");
         write_to(fd);

@@ -1,8 +1,5 @@
-// Tiny GGUFs for tests, byte by byte, and a folder for them that is gone at the end.
+// Tiny GGUFs for tests, byte by byte.
 #pragma once
-
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -13,20 +10,7 @@
 #include <string>
 #include <vector>
 
-struct Folder {
-    std::string path;
-
-    Folder() {
-        const char * root = std::getenv("TMPDIR");
-        path = std::string(root == nullptr ? "/tmp" : root) + "/expertstream-test-XXXXXX";
-        if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    }
-    ~Folder() { std::filesystem::remove_all(path); }
-    Folder(const Folder &) = delete;
-    Folder & operator=(const Folder &) = delete;
-
-    std::string operator/(const std::string & name) const { return path + "/" + name; }
-};
+#include "temporary.hpp"
 
 inline std::string read_file(const std::string & path) {
     std::ifstream file(path, std::ios::binary);

@@ -15,7 +15,6 @@ import pytest
 
 from drivetrain import gguf
 from drivetrain.dialects import openai
-from drivetrain.engines import EngineSettings
 from drivetrain.engines.contract import EngineContract, Subject
 from drivetrain.engines.expertstream import native, page, plan
 from drivetrain.engines.llamacpp import LlamaCpp
@@ -34,7 +33,7 @@ from drivetrain.types import (
     fold,
 )
 from tests.e2e.servers import COMMAND, Server, serving
-from tests.e2e.test_llamacpp import ask, collect, engine_on, in_progress, until, worker_of, workers
+from tests.e2e.test_llamacpp import ask, collect, contract_subject, engine_on, until, worker_of, workers
 from tests.fakes.host import ShelfHost
 from tests.moe.models import write_model
 
@@ -134,23 +133,8 @@ class TestContract(EngineContract):
     @pytest.fixture(scope="class")
     async def subject(self, tmp_path_factory: pytest.TempPathFactory, weights: Path) -> AsyncIterator[Subject]:
         many = spec(weights, num_ctx=4096, n_parallel=4, embedding=True)
-        engine = LlamaCpp("local", EngineSettings(kind="llamacpp"), ShelfHost(tmp_path_factory.mktemp("home"), many))
-        await engine.load("moe")
-        [loaded] = await engine.loaded()
-
-        async def running() -> int:
-            return await in_progress(loaded)
-
-        yield Subject(
-            engine=engine,
-            model="moe",
-            running=running,
-            surfaces=(openai.CHAT, openai.COMPLETIONS),
-            embeds=True,
-            concurrency=4,
-            aborts=16,
-        )
-        await engine.aclose()
+        async with contract_subject(ShelfHost(tmp_path_factory.mktemp("home"), many), "moe") as subject:
+            yield subject
 
 
 # --- when to stream ---------------------------------------------------------------------------------------------------

@@ -288,27 +288,34 @@ class TestAnswers:
         assert 0.9 < loaded.size_bytes / measured < 1.25
 
 
+@asynccontextmanager
+async def contract_subject(host: ShelfHost, model: str) -> AsyncIterator[Subject]:
+    """The engine with the model in memory, as the contract's tests want it: four slots, and room for long answers."""
+    engine = LlamaCpp("local", EngineSettings(kind="llamacpp"), host)
+    await engine.load(model)
+    [loaded] = await engine.loaded()
+
+    async def running() -> int:
+        return await in_progress(loaded)
+
+    yield Subject(
+        engine=engine,
+        model=model,
+        running=running,
+        surfaces=(openai.CHAT, openai.COMPLETIONS),
+        embeds=True,
+        concurrency=4,
+        aborts=16,
+    )
+    await engine.aclose()
+
+
 class TestContract(EngineContract):
     @pytest.fixture(scope="class")
     async def subject(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Subject]:
-        host = ShelfHost(tmp_path_factory.mktemp("home"), spec(num_ctx=4096, n_parallel=4))
-        engine = LlamaCpp("local", EngineSettings(kind="llamacpp"), host)
-        await engine.load("smollm2")
-        [loaded] = await engine.loaded()
-
-        async def running() -> int:
-            return await in_progress(loaded)
-
-        yield Subject(
-            engine=engine,
-            model="smollm2",
-            running=running,
-            surfaces=(openai.CHAT, openai.COMPLETIONS),
-            embeds=True,
-            concurrency=4,
-            aborts=16,
-        )
-        await engine.aclose()
+        home = tmp_path_factory.mktemp("home")
+        async with contract_subject(ShelfHost(home, spec(num_ctx=4096, n_parallel=4)), "smollm2") as subject:
+            yield subject
 
 
 # --- loading and unloading --------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../../api.h"
+#include "../../c_call.hpp"
 #include "../../registry.hpp"
 #include "ggml.hpp"
 #include "graph.hpp"
@@ -149,16 +150,22 @@ bool calculate_step(Plugin & p, const Step & step, std::string & error) {
     return true;
 }
 
-int graph_compute(Backend *, Graph * graph) {
-    Plugin & p = plugin();
-    std::string error;
+bool calculate_graph(Plugin & p, Graph * graph, std::string & error) {
     p.nodes.clear();
     for (int i = 0; i < p.host.graph_n_nodes(graph); ++i) p.nodes.push_back(p.host.graph_node(graph, i));
     bool done = plan(p.host, p.nodes, p.steps, error);
     for (size_t i = 0; done && i < p.steps.size(); ++i) done = calculate_step(p, p.steps[i], error);
     p.engine->publish();
-    if (!done) std::fprintf(stderr, "expertstream: %s\n", error.c_str());
-    return done ? kSuccess : kFailed;
+    return done;
+}
+
+int graph_compute(Backend *, Graph * graph) {
+    Plugin & p = plugin();
+    char reason[512];
+    const auto work = [&](std::string & error) { return calculate_graph(p, graph, error); };
+    if (c_call(reason, sizeof reason, work) == 0) return kSuccess;
+    std::fprintf(stderr, "expertstream: %s\n", reason);
+    return kFailed;
 }
 
 struct Calculating : Backend {
@@ -279,8 +286,10 @@ Registry * open(std::string & error) {
 
 // What ggml looks for in a backend that it loads from a file.
 extern "C" ES_API void * ggml_backend_init(void) {
-    std::string error;
-    auto * registry = expertstream::v2::open(error);
-    if (registry == nullptr) expertstream::refuse(error);
+    using namespace expertstream;
+    v2::Registry * registry = nullptr;
+    char reason[512] = {};
+    const auto open = [&](std::string & error) { return (registry = v2::open(error)) != nullptr; };
+    if (c_call(reason, sizeof reason, open) != 0) refuse(reason);
     return registry;
 }

@@ -19,6 +19,17 @@ float parameter(const Tensor & node, int index) {
     return value;
 }
 
+// The element that is `i` steps along dimension `first` and `j` along the one after it.
+template <typename T> T * at(const Tensor & tensor, int first, int64_t i, int64_t j) {
+    const auto offset = i * static_cast<int64_t>(tensor.nb[first]) + j * static_cast<int64_t>(tensor.nb[first + 1]);
+    return reinterpret_cast<T *>(static_cast<char *>(tensor.data) + offset);
+}
+
+template <typename Work> void each_row(const Tensor & node, Work work) {
+    for (int64_t token = 0; token < node.ne[2]; ++token)
+        for (int64_t slot = 0; slot < node.ne[1]; ++slot) work(slot, token);
+}
+
 // Where a tensor comes from: rows of a product of experts, with or without a bias.
 struct Origin {
     const Tensor * product = nullptr;
@@ -200,51 +211,32 @@ bool plan(const Host & host, const std::vector<Tensor *> & nodes, std::vector<St
 
 void add_bias(const Tensor & node) {
     const Tensor &in = *node.src[0], &bias = *node.src[1], &ids = *node.src[2];
-    for (int64_t token = 0; token < node.ne[2]; ++token)
-        for (int64_t slot = 0; slot < node.ne[1]; ++slot) {
-            const auto at = [&](const Tensor & tensor, int64_t i, int64_t j) {
-                return static_cast<char *>(tensor.data) + i * static_cast<int64_t>(tensor.nb[1]) +
-                       j * static_cast<int64_t>(tensor.nb[2]);
-            };
-            const int32_t expert = *reinterpret_cast<const int32_t *>(static_cast<char *>(ids.data) +
-                                                                      slot * static_cast<int64_t>(ids.nb[0]) +
-                                                                      token * static_cast<int64_t>(ids.nb[1]));
-            const auto * values = reinterpret_cast<const float *>(static_cast<char *>(bias.data) +
-                                                                  expert * static_cast<int64_t>(bias.nb[1]));
-            const auto * from = reinterpret_cast<const float *>(at(in, slot, token));
-            auto * to = reinterpret_cast<float *>(at(node, slot, token));
-            for (int64_t i = 0; i < node.ne[0]; ++i) to[i] = from[i] + values[i];
-        }
+    each_row(node, [&](int64_t slot, int64_t token) {
+        const int32_t expert = *at<int32_t>(ids, 0, slot, token);
+        const float *values = at<float>(bias, 1, expert, 0), *from = at<float>(in, 1, slot, token);
+        float * to = at<float>(node, 1, slot, token);
+        for (int64_t i = 0; i < node.ne[0]; ++i) to[i] = from[i] + values[i];
+    });
 }
 
 void multiply(const Tensor & node) {
-    const Tensor &in = *node.src[0], &by = *node.src[1];
-    for (int64_t token = 0; token < node.ne[2]; ++token)
-        for (int64_t slot = 0; slot < node.ne[1]; ++slot) {
-            const auto at = [&](const Tensor & tensor) {
-                return reinterpret_cast<float *>(static_cast<char *>(tensor.data) +
-                                                 slot * static_cast<int64_t>(tensor.nb[1]) +
-                                                 token * static_cast<int64_t>(tensor.nb[2]));
-            };
-            for (int64_t i = 0; i < node.ne[0]; ++i) at(node)[i] = at(in)[i] * *at(by);
-        }
+    each_row(node, [&](int64_t slot, int64_t token) {
+        const float *from = at<float>(*node.src[0], 1, slot, token), by = *at<float>(*node.src[1], 1, slot, token);
+        float * to = at<float>(node, 1, slot, token);
+        for (int64_t i = 0; i < node.ne[0]; ++i) to[i] = from[i] * by;
+    });
 }
 
 void calculate_glu(const Host & host, const Tensor & node) {
-    const Tensor &gate = *node.src[0], &up = *node.src[1];
-    for (int64_t token = 0; token < node.ne[2]; ++token)
-        for (int64_t slot = 0; slot < node.ne[1]; ++slot) {
-            const auto at = [&](const Tensor & tensor) {
-                return reinterpret_cast<float *>(static_cast<char *>(tensor.data) +
-                                                 slot * static_cast<int64_t>(tensor.nb[1]) +
-                                                 token * static_cast<int64_t>(tensor.nb[2]));
-            };
-            const auto count = static_cast<uint64_t>(node.ne[0]);
-            if (node.op_params[0] == host.glu_swiglu)
-                host.swiglu(static_cast<int>(count), at(node), at(gate), at(up));
-            else
-                swiglu_oai(count, at(node), at(gate), at(up), parameter(node, 2), parameter(node, 3));
-        }
+    each_row(node, [&](int64_t slot, int64_t token) {
+        const auto count = static_cast<uint64_t>(node.ne[0]);
+        const float *gate = at<float>(*node.src[0], 1, slot, token), *up = at<float>(*node.src[1], 1, slot, token);
+        float * to = at<float>(node, 1, slot, token);
+        if (node.op_params[0] == host.glu_swiglu)
+            host.swiglu(static_cast<int>(count), to, gate, up);
+        else
+            swiglu_oai(count, to, gate, up, parameter(node, 2), parameter(node, 3));
+    });
 }
 
 }  // namespace expertstream::v2

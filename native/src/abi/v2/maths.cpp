@@ -99,9 +99,7 @@ bool make_maths(const Host & host, const Index & index, Page & page, Maths & mat
         }
         maths.products.push_back(std::move(products));
     }
-    const size_t size = std::min(taken.size(), sizeof page.kernel - 1);
-    taken.copy(page.kernel, size);
-    page.kernel[size] = '\0';
+    write_text(page.kernel, taken);
     return true;
 }
 
