@@ -87,11 +87,12 @@ class Run {
     bool finish(bool visit, std::string & error) {
         look_up(visit);
         release_guesses();
-        start_loads();
+        start_loads();  // what is asked for goes before what is guessed
         if (visit) fetch_ahead(state_, task_);
         while (failure_.empty() && !(missing_.empty() && loading_.empty() && ready_.empty())) {
             if (state_.pass < state_.stats.page().abort_below.load(std::memory_order_relaxed)) {
                 failure_ = "the calculation was stopped: nobody waits for it";
+                stopped_ = true;
                 break;
             }
             settled_ = state_.reader.settled();  // before looking: what settles after it is not waited for
@@ -111,6 +112,9 @@ class Run {
         error = failure_;
         return failure_.empty();
     }
+
+    // Nothing went wrong; somebody wished it to end.
+    bool stopped() const { return stopped_; }
 
   private:
     void look_up(bool visit) {
@@ -226,7 +230,7 @@ class Run {
     const Frame frame_;
     std::vector<Group> missing_, loading_, ready_;
     uint64_t settled_ = 0;
-    bool first_ = true;
+    bool first_ = true, stopped_ = false;
     std::string failure_;
 };
 
@@ -253,11 +257,10 @@ bool MoeOp::run(const Task & task, unsigned threads, std::string & error) {
         for (const Group & one : state.groups) state.asked.push_back(one.expert);
         state.stats.trace(task.layer, state.asked.data(), static_cast<uint32_t>(state.asked.size()));
     }
-    if (!Run(state, task, threads).finish(visit, error)) {
-        state.stats.fail(error);
-        return false;
-    }
-    return true;
+    Run run(state, task, threads);
+    const bool done = run.finish(visit, error);
+    if (!done && !run.stopped()) state.stats.fail(error);
+    return done;
 }
 
 MoeOp::MoeOp(const Index & index, Maths maths, Arena & arena, Reader & reader, Stats & stats, Lookahead * lookahead)

@@ -130,3 +130,9 @@ def test_people_read_one_line() -> None:
     assert "(all experts in memory)" in predict.told(fits)
     assert predict.beside(7.93, 8.21) == "predicted 7.9 tokens/s, measured 8.2"
     assert predict.beside(23.4, 8.0) == "predicted 23 tokens/s, measured 8"
+
+
+def test_a_slow_processor_sets_the_pace_where_memory_and_drive_would_allow_more() -> None:
+    slow = Machine(drive_bytes_s=5.7e9, memory_bytes_s=60e9, multiply_adds_s=50e9)
+    told = predict.predict(NEXT_80B, slow, budget_bytes=NEXT_80B.expert_bytes, context_bytes=0)
+    assert told.tokens_s == told.most_tokens_s == pytest.approx(50e9 * 0.42 / 3e9)

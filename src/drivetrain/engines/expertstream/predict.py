@@ -1,8 +1,9 @@
 """How fast a model will be, before it is fetched or packed, from its header and measurements of the machine. Pure.
 
-What a token needs is read from memory, and what of that is not there comes from the drive first; a good engine does
-both at once, so the slower of the two sets the pace. How often an expert is there already (the hit rate) depends on the
-text more than on anything else: until it was measured, it is an estimate from published runs, and a range.
+What a token needs is read from memory, what of that is not there comes from the drive first, and all of it is
+calculated with; a good engine does this at once, so the slowest of the three sets the pace. How often an expert is
+there already (the hit rate) depends on the text more than on anything else: until it was measured, it is an estimate
+from published runs, and a range.
 """
 
 from bisect import bisect_right
@@ -16,6 +17,7 @@ from drivetrain.gguf import Gguf, Tensor
 
 EFFICIENCY: Final = 0.85  # of the bound that memory and drive set, reached in practice
 MULTIPLY_ADDS_PER_CORE_S: Final = 25e9  # of quantised weights in a prompt, where nobody measured
+DECODE_SHARE: Final = 0.42  # of those, one token at a time reaches: every weight is unpacked for it alone; measured
 PROMPT_TOKENS: Final = 512  # of which the first token is predicted
 PROCESS_BYTES: Final = 256 * 2**20  # of a worker, beside the model
 LEFT_TO_SYSTEM: Final = 5  # the system keeps this part of memory: a fifth
@@ -150,7 +152,7 @@ def predict(
     low, middle, high = estimated_hits(held / shape.expert_bytes)
     if measured_hits is not None and held < shape.expert_bytes:
         low = middle = high = measured_hits
-    least, likely, most = (EFFICIENCY * bound(shape, machine, hits) for hits in (low, middle, high))
+    least, likely, most = (_pace(shape, machine, hits) for hits in (low, middle, high))
     return Prediction(
         tokens_s=likely,
         least_tokens_s=least,
@@ -161,6 +163,11 @@ def predict(
         memory_bytes=held + shape.dense_bytes + context_bytes + PROCESS_BYTES,
         first_token_s=_first_token_s(shape, machine, PROMPT_TOKENS) + 1 / likely,
     )
+
+
+def _pace(shape: Shape, machine: Machine, hits: float) -> float:
+    """Tokens per second to be expected."""
+    return min(EFFICIENCY * bound(shape, machine, hits), machine.multiply_adds_s * DECODE_SHARE / shape.token_weights)
 
 
 def _first_token_s(shape: Shape, machine: Machine, tokens: int) -> float:
