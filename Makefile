@@ -13,7 +13,7 @@ LIBRARY := src/drivetrain/engines/expertstream/libexpertstream.so
 CPP = $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
 MINUTES ?= 1
 
-.PHONY: setup run test test-slow check format lock native native-asan native-tidy fuzz bench bench-gateway bench-model bench-moe bench-start docs clean
+.PHONY: setup run test test-slow check audit format lock native native-asan native-tidy fuzz bench bench-gateway bench-model bench-moe bench-start docs clean
 
 setup: $(VENV)/.ready $(LIBRARY) $(CLIENTS)/node_modules/.ready
 
@@ -53,6 +53,11 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# What looks dangerous in the source, and which pinned packages have known weaknesses (asks an advisory service).
+audit: setup
+	$(BIN)/bandit --quiet --recursive src --configfile pyproject.toml
+	$(BIN)/uv tool run pip-audit==2.10.1 --require-hashes --requirement requirements.lock --disable-pip
+
 format: setup
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
@@ -76,7 +81,7 @@ fuzz: $(VENV)/.ready
 # Pins stay as they are unless pyproject.toml says otherwise; `make lock UPGRADE=--upgrade` takes what is new.
 lock:
 	$(BIN)/uv pip compile --quiet $(UPGRADE) --universal --python-version 3.11 --generate-hashes \
-	  --extra demo --group build --group check --group test --no-emit-index-url --no-emit-find-links \
+	  --extra demo --extra team --extra bigquery --group build --group check --group test --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
 bench: bench-gateway bench-model bench-start

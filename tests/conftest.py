@@ -1,10 +1,13 @@
-"""What all tests share: asyncio as the one event loop library, and hypothesis profiles."""
+"""What all tests share: asyncio as the one event loop library, hypothesis profiles, and servers to test against."""
 
 import os
 import signal
 
 import pytest
 from hypothesis import settings
+
+from tests.services import postgres, postgres_url, store, store_url  # noqa: F401 - fixtures, for all of them
+from tests.services_redis import redis_server, redis_url  # noqa: F401
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -98,10 +98,22 @@ def running(subject: Subject, drivetrain: Path) -> Iterator[Running]:
             "upstream": f"http://127.0.0.1:{mock_port}",
         }
         write_files(subject.files, home, values)
+        values["key"] = prepared(subject, home, values)
         argv = filled(subject.start, values)
         tree = stack.enter_context(Tree(argv, log=home / "gateway.log", env=subject.env, cwd=home))
         cold_s = tree.wait_ready(port, subject.ready, subject.start_timeout_s)
         yield Running(subject, tree, port, mock_port, tuple(filled(subject.headers, values)), cold_s)
+
+
+def prepared(subject: Subject, home: Path, values: dict[str, str]) -> str:
+    """What the first of the commands before a start prints; raises `Failed` with the words of one that fails."""
+    printed = []
+    for step in subject.prepare:
+        result = subprocess.run(filled(step, values), cwd=home, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise Failed(f"{' '.join(step)} ended with {result.returncode}: {result.stderr[-500:]}")
+        printed.append(result.stdout.strip())
+    return printed[0] if printed else ""
 
 
 def filled(parts: tuple[str, ...], values: dict[str, str]) -> list[str]:

@@ -25,6 +25,19 @@ models:
   bench: {targets: [{engine: mock, model: mock}]}
 logging: {level: error}
 """
+# Everything that a team turns on: a key, its limits and budget, a policy's, a price, a durable row for each request.
+GOVERNED_CONFIG = """\
+server: {auth: "on"}
+engines:
+  mock: {kind: openai, url: "${upstream}/v1"}
+models:
+  bench: {targets: [{engine: mock, model: mock}], policy: governed}
+policies:
+  governed:
+    limits: {requests_per_minute: 100000000, tokens_per_minute: 1000000000000, concurrency: 10000}
+    budgets: [{usd: 1000000, per: month}]
+logging: {level: error}
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +51,7 @@ class Subject:
     start: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)  # written to ${home} before each start
+    prepare: tuple[tuple[str, ...], ...] = ()  # run before each start; what the first one prints is ${key}
     headers: tuple[str, ...] = ()
     install: tuple[tuple[str, ...], ...] = ()  # run in ${peer}, once
     install_files: Mapping[str, str] = field(default_factory=dict)  # written to ${peer} before that
@@ -58,6 +72,27 @@ DRIVETRAIN = Subject(
     model="bench",
     files={"drivetrain.yaml": DRIVETRAIN_CONFIG},
     start=("${drivetrain}", "serve", "--home", "${home}", "--port", "${port}"),
+)
+
+GOVERNED = Subject(
+    name="drivetrain governed",
+    ready="/healthz",
+    model="bench",
+    files={"drivetrain.yaml": GOVERNED_CONFIG},
+    prepare=(
+        ("${drivetrain}", "keys", "create", "--name", "bench", "--home", "${home}"),
+        ("${drivetrain}", "prices", "set", "*", "--input", "0.15", "--output", "0.6", "--home", "${home}"),
+        (
+            *("${drivetrain}", "limits", "set", "--key", "bench", "--requests-per-minute", "100000000"),
+            *("--tokens-per-minute", "1000000000000", "--concurrency", "10000", "--home", "${home}"),
+        ),
+        (
+            *("${drivetrain}", "budgets", "set", "--key", "bench", "--usd", "1000000", "--per", "month"),
+            *("--home", "${home}"),
+        ),
+    ),
+    start=DRIVETRAIN.start,
+    headers=("Authorization: Bearer ${key}",),
 )
 
 # 1.110's own [proxy] extra does not resolve: take the extra of 1.108.7, then 1.110.2 without its dependencies.
@@ -124,5 +159,5 @@ VLLM_ROUTER = Subject(
 )
 
 SUBJECTS: dict[str, Subject] = {
-    subject.name: subject for subject in (DIRECT, DRIVETRAIN, SMG, VLLM_ROUTER, PORTKEY, LITELLM)
+    subject.name: subject for subject in (DIRECT, DRIVETRAIN, GOVERNED, SMG, VLLM_ROUTER, PORTKEY, LITELLM)
 }

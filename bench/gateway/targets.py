@@ -10,6 +10,7 @@ from load import Kind
 from measure import Report, Result
 
 CONNECTIONS = 10
+GOVERNED = "drivetrain governed"
 Value = Callable[[Report], float | None]
 
 
@@ -57,6 +58,23 @@ def ours(read: Callable[[Result], float | None]) -> Value:
     return value
 
 
+def governed(kind: Kind) -> Value:
+    """With everything on, as a part of what is reached with nothing on."""
+
+    def value(report: Report) -> float | None:
+        with_all, bare = rate(report, GOVERNED, kind), rate(report, "drivetrain", kind)
+        return with_all / bare if with_all and bare else None
+
+    return value
+
+
+def governed_added_ms(report: Report) -> float | None:
+    """One caller, zero-delay mock, not streamed: what governance adds to an answer, p50."""
+    found = [report.results.get(name) for name in (GOVERNED, "drivetrain")]
+    loads = [load for result in found if result is not None and (load := result.load("plain", 1)) is not None]
+    return loads[0].p50_ms - loads[1].p50_ms if len(loads) == 2 else None
+
+
 def added_first_token_ms(report: Report, name: str = "drivetrain") -> float | None:
     """One caller on a warm connection, paced mock: gateway's p50 less the direct path's."""
     result, baseline = report.results.get(name), report.baseline()
@@ -89,6 +107,9 @@ TARGETS = (
         "µs",
         ours(lambda result: result.delays.cpu_us_per_chunk if result.delays else None),
     ),
+    Target("governed / ungoverned, non-stream rate", "at least", 0.8, "x", governed("plain")),
+    Target("governed / ungoverned, stream rate", "at least", 0.8, "x", governed("stream")),
+    Target("added by governance, p50", "at most", 0.3, "ms", governed_added_ms),
     Target("memory after load", "at most", 150, "MB", ours(lambda result: result.rss_mb)),
     Target("cold start", "at most", 2, "s", ours(lambda result: result.cold_start_s)),
 )

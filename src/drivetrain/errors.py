@@ -3,10 +3,10 @@
 DrivetrainError
 ├── CallerError                 the request is at fault: 4xx, never retried, never counted against an engine
 │   ├── BadRequest 400          ├── ContextOverflow 400     ├── Unsupported 400
-│   ├── Unauthorized 401        ├── Forbidden 403           ├── NotFound 404
-│   ├── ModelNotFound 404       ├── MethodNotAllowed 405    ├── Conflict 409
-│   ├── TooLarge 413            ├── UnsupportedMedia 415    └── RateLimited 429
-│   └── Cancelled 499           the caller has gone
+│   ├── Unauthorized 401        ├── BudgetExceeded 402      ├── Forbidden 403
+│   ├── NotFound 404            ├── ModelNotFound 404       ├── MethodNotAllowed 405
+│   ├── SlowRequest 408         ├── Conflict 409            ├── TooLarge 413
+│   ├── UnsupportedMedia 415    ├── RateLimited 429         └── Cancelled 499           the caller has gone
 ├── EngineError                 an engine is at fault: another one may do better
 │   ├── EngineUnavailable 503   no connection, not ready, shutting down
 │   ├── EngineOverloaded 503    it says it is too busy
@@ -14,7 +14,8 @@ DrivetrainError
 │   ├── EngineTimeout 504       it let a deadline pass
 │   └── LoadFailed 500          a model could not be loaded; carries the reason
 └── ServerError                 Drivetrain is at fault, or at its limits
-    ├── Internal 500            ├── StorageFull 507         ├── Busy 503 (queue full)     └── Draining 503
+    ├── Internal 500            ├── StorageFull 507         ├── Busy 503 (queue full)     ├── Draining 503
+    └── StoreAway 503           └── SharedStateAway 503
 
 Each dialect renders them; nothing below the server writes a status line.
 """
@@ -64,6 +65,13 @@ class Unauthorized(CallerError):
     code = "invalid_api_key"
 
 
+class BudgetExceeded(CallerError):
+    """A budget is used up; the message tells whose, and when it has room again."""
+
+    status = 402
+    code = "insufficient_quota"
+
+
 class Forbidden(CallerError):
     """Whoever asks may not do this; a registry or hub that refuses a download says so too."""
 
@@ -89,6 +97,13 @@ class MethodNotAllowed(CallerError):
 
     status = 405
     code = "method_not_allowed"
+
+
+class SlowRequest(CallerError):
+    """The body stood still, or came drop by drop."""
+
+    status = 408
+    code = "request_timeout"
 
 
 class Conflict(CallerError):
@@ -194,3 +209,17 @@ class Draining(ServerError):
 
     status = 503
     code = "draining"
+
+
+class StoreAway(ServerError):
+    """The database cannot be asked, and what was to be asked is not known here."""
+
+    status = 503
+    code = "store_unavailable"
+
+
+class SharedStateAway(ServerError):
+    """Limits are counted together with other replicas, which cannot be done now, and the rule is to be closed then."""
+
+    status = 503
+    code = "shared_state_unavailable"

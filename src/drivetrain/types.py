@@ -148,6 +148,7 @@ class Request(Value, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}  # load-time options (num_ctx, …) of dialects that carry them in a request
     user: str | None = None
     source: Source | None = None
+    traceparent: str | None = None  # W3C Trace Context, for the engine
 
 
 class EmbedRequest(Value, frozen=True, kw_only=True):
@@ -158,6 +159,7 @@ class EmbedRequest(Value, frozen=True, kw_only=True):
     keep_alive_s: float | None = None
     options: Mapping[str, Any] = {}
     source: Source | None = None
+    traceparent: str | None = None
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -168,7 +170,9 @@ class Usage(Value, frozen=True, kw_only=True):
     cached: int = 0  # part of prompt
     completion: int = 0
     reasoning: int = 0  # part of completion
+    cache_write: int = 0  # part of prompt: written to a cache that is charged for
     estimated: bool = False  # counted by us, not reported by the engine
+    cost_micro_usd: int | None = None  # by the price table; None: it has no price for this
 
 
 class Timings(Value, frozen=True, kw_only=True):
@@ -456,31 +460,6 @@ class Health(Value, frozen=True, kw_only=True):
     running: int | None = None
     waiting: int | None = None
     message: str = ""
-
-
-class Attempt(Value, frozen=True, kw_only=True):
-    """One upstream attempt, as the ledger keeps it. Durations in seconds; money in micro-dollars."""
-
-    id: str
-    request_id: str
-    position: int  # 1 for the first attempt
-    started_s: float  # Unix time
-    dialect: str
-    model: str  # public name
-    engine: str
-    engine_model: str
-    stream: bool
-    outcome: Literal["ok", "error", "cancelled", "absorbed", "rejected"]
-    status: int
-    why: str = ""  # an error's code, or the reason of the choice
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    reasoning_tokens: int = 0
-    usage_estimated: bool = False
-    first_token_s: float | None = None
-    total_s: float = 0.0
-    cost_micro_usd: int = 0
 
 
 class Notice(Value, frozen=True, kw_only=True):

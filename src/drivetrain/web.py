@@ -10,6 +10,7 @@ import httpx2
 
 from drivetrain import __version__
 from drivetrain.errors import BadRequest, ServerError
+from drivetrain.types import Value
 
 Client = httpx2.AsyncClient
 Response = httpx2.Response
@@ -70,6 +71,47 @@ def translated(what: str) -> Iterator[None]:
         raise Unreachable(f"{what}: {str(error) or type(error).__name__}") from error
     except httpx2.StreamError as error:
         raise Unreachable(f"{what}: {type(error).__name__}") from error
+
+
+class Fetched(Value, frozen=True, kw_only=True):
+    """An answer to `fetch_pinned`."""
+
+    status: int
+    location: str  # where a redirect leads, as it was written
+    body: bytes
+
+
+async def fetch_pinned(url: str, address: str, limit: int) -> Fetched:
+    """What a GET of `url` answers when its host is taken to be at the IP address `address`, whatever name servers say.
+
+    Follows no redirect, sends no credentials, uses no proxy, and takes no compressed body. Raises `Unreachable` for no
+    answer, and for one of more than `limit` bytes.
+    """
+    asked = httpx2.URL(url)
+    headers = {"host": asked.netloc.decode("ascii"), "accept": "image/*", "accept-encoding": "identity"}
+    with translated(f"host {asked.host!r}"):
+        async with open_client(headers=headers, idle_s=10.0, proxies=False) as client:
+            request = client.build_request(
+                "GET", asked.copy_with(host=address, fragment=None), extensions={"sni_hostname": asked.host}
+            )
+            answer = await client.send(request, stream=True, follow_redirects=False)
+            try:
+                return Fetched(
+                    status=answer.status_code,
+                    location=answer.headers.get("location", ""),
+                    body=await _read_raw(answer, limit) if answer.status_code == 200 else b"",
+                )
+            finally:
+                await answer.aclose()
+
+
+async def _read_raw(response: Response, limit: int) -> bytes:
+    body = bytearray()
+    async for data in response.aiter_raw():
+        body += data
+        if len(body) > limit:
+            raise Unreachable(f"it sends more than {limit} bytes")
+    return bytes(body)
 
 
 async def read_limited(response: Response, limit: int) -> bytes:

@@ -21,11 +21,18 @@ OWNERS = {
     "alembic": {"store"},
     "click": {"cli"},
     "filelock": {"library"},
+    "google": {"sinks"},  # protobuf, which two formats are made of, and the clients of BigQuery
+    "grpc": {"sinks.bigquery_api"},
     "httptools": {"engines", "server"},  # one parser, its request side and its response side
     "httpx2": {"web"},
     "huggingface_hub": {"library"},
+    "opentelemetry": {"sinks"},
+    "joserfc": {"server"},
     "prometheus_client": {"telemetry"},
     "psutil": {"engines"},
+    "psycopg": {"store"},
+    "pyarrow": {"cli", "sinks"},  # `usage --parquet`, and the sink: Parquet both times
+    "redis": {"quota"},
     "rich": {"cli"},
     "sqlalchemy": {"store"},
     "sqlite3": {"store"},

@@ -18,7 +18,7 @@ from tests.e2e.servers import MODEL, add_small_model, serving
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "drivetrain"
 UV = Path(sys.executable).with_name("uv")
-SHIPPED = (r".+\.py", r"py\.typed", r"store/schema\.sql")  # below the package
+SHIPPED = (r".+\.py", r"py\.typed", r"quota/\w+\.lua", r"store/schema\.sql")  # below the package
 # Made while the wheel is built: the streaming library, or why there is none.
 BUILT = "drivetrain/engines/expertstream/libexpertstream.so"
 EXCUSE = "drivetrain/engines/expertstream/not-built.txt"

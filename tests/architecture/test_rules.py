@@ -21,12 +21,17 @@ FUNCTION_LINES = 60
 TASK_OWNERS = {
     "cli/chat.py": "the block that shows something turning cancels and awaits it",
     "server/protocol.py": "uvicorn waits for its tasks at shutdown, and a lost connection cancels its own",
+    "cli/exports.py": "the block with the sinks stops it, and waits for it",
     "cli/serve.py": "the serving block cancels the one that listens for SIGHUP",
     "engines/contract.py": "a test that cancels a generation",
     "engines/llamacpp/fleet.py": "a loaded model's owner; closing the engine ends them all",
     "engines/llamacpp/process.py": "a process's attendant ends with the process",
+    "gateway/drain.py": "an answer is read to its end after its caller has gone; closing the gateway ends them all",
+    "quota/redis.py": "its group is called `tasks`",
+    "quota/wire.py": "its group is called `tasks`",
     "library/flight.py": "a download outlives the caller who began it while others wait for it",
     "server/exchange.py": "ends with its exchange, or ends that",
+    "sinks/process.py": "a sink that breaks may not end the others: its keeper cancels it, and starts it again",
 }
 
 # The one place that turns an error nobody expected into an answer.
@@ -129,7 +134,11 @@ def test_nothing_is_left_for_later() -> None:
 
 
 # Where nothing runs in between: a look at the disk that repeats itself after a while, watched with a deadline.
-WATCHERS = {("unit/library/test_catalog.py", "time.sleep")}
+WATCHERS = {
+    ("services.py", "time.sleep"),
+    ("services_redis.py", "time.sleep"),
+    ("unit/library/test_catalog.py", "time.sleep"),
+}
 
 
 def test_tests_watch_instead_of_sleeping_and_use_real_parts() -> None:

@@ -83,12 +83,18 @@ async def serving(
     *arguments: str,
     environ: Mapping[str, str] | None = None,
     command: Path = COMMAND,
+    keep_state: bool = False,
 ) -> AsyncGenerator[Server, None]:
-    """Start `drivetrain serve` on this home with this drivetrain.yaml; stop it at the end, by force if need be."""
+    """Start `drivetrain serve` on this home with this drivetrain.yaml; stop it at the end, by force if need be.
+
+    `keep_state`: what a server before left in the home is still there."""
     home.mkdir(parents=True, exist_ok=True)
     if config:
         (home / "drivetrain.yaml").write_text(config)
-    shutil.rmtree(home / "state", ignore_errors=True)
+    if keep_state:
+        (home / "state" / "server.json").unlink(missing_ok=True)
+    else:
+        shutil.rmtree(home / "state", ignore_errors=True)
     log = home / "serve.log"
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(

@@ -10,8 +10,11 @@ from drivetrain.engines import Host
 from drivetrain.errors import DrivetrainError, ModelNotFound, Unsupported
 from drivetrain.gateway import Gateway
 from drivetrain.gateway.pool import Member
+from drivetrain.governance import Attempt, Price, Resource
+from drivetrain.policies.prices import Table
+from drivetrain.quota import Quota
+from drivetrain.quota.memory import MemoryQuota
 from drivetrain.types import (
-    Attempt,
     ChoiceFinished,
     Embeddings,
     EmbedRequest,
@@ -115,6 +118,7 @@ class Notebook:
         self.notices: list[Notice] = []
         self.answering = 0
         self.queued = 0
+        self.refusals: list[Resource] = []
 
     def attempt(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
@@ -134,6 +138,9 @@ class Notebook:
     def dequeue(self) -> None:
         self.queued -= 1
 
+    def refused(self, resource: Resource) -> None:
+        self.refusals.append(resource)
+
 
 class NoHost:
     home = Path("/nonexistent")
@@ -148,25 +155,29 @@ class NoHost:
         return ()
 
 
+def route_to(*engines: ScriptedEngine, fallbacks: Sequence[str] = ()) -> Route:
+    """The first in tier 0, the next in tier 1 and so on."""
+    targets = (Target(engine=engine.name, model=f"{engine.name}-model", tier=n) for n, engine in enumerate(engines))
+    return Route(targets=tuple(targets), fallbacks=tuple(fallbacks))
+
+
 def gateway_over(
-    *engines: ScriptedEngine, policy: Policy | None = None, route: Route | None = None
+    *engines: ScriptedEngine,
+    policy: Policy | None = None,
+    route: Route | None = None,
+    routes: Mapping[str, Route] = {},
+    prices: Sequence[Price] = (),
+    quota: Quota | None = None,
 ) -> tuple[Gateway, Notebook]:
-    """A gateway with the route `chat` over these engines, the first in tier 0, the next in tier 1 and so on."""
+    """A gateway with the route `chat` over these engines, or with `routes`."""
     notebook = Notebook()
     config = Config(
-        models={
-            "chat": route
-            or Route(
-                targets=tuple(
-                    Target(engine=engine.name, model=f"{engine.name}-model", tier=tier)
-                    for tier, engine in enumerate(engines)
-                )
-            )
-        },
+        models=routes or {"chat": route or route_to(*engines)},
         policies={"default": policy or Policy()},
     )
     host: Host = NoHost()
-    gateway = Gateway(config, EmptyLibrary(), host, notebook)
+    table = Table(prices)
+    gateway = Gateway(config, EmptyLibrary(), host, notebook, quota or MemoryQuota(), lambda: table)
     for engine in engines:
         gateway.pool.members[engine.name] = Member(engine.name, Engine(kind=engine.kind), engine)
     return gateway, notebook

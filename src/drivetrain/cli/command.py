@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,9 +94,36 @@ def command(name: str | None = None, **attributes: Any) -> Callable[[Callable[..
         return click.Command(
             name or function.__name__,
             callback=invoke,
-            help=inspect.getdoc(function),
             params=[*reversed(getattr(function, "__click_params__", [])), *shared_options()],
-            **attributes,
+            **{"help": inspect.getdoc(function), **attributes},
         )
 
     return decorate
+
+
+class Leading(click.Group):
+    """A group whose `leading` command is the one that is meant where none is named: `trace ID` is `trace show ID`."""
+
+    def __init__(self, *arguments: Any, leading: str, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self._leading = leading
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = _behind_shared(args)
+        named = first < len(args) and args[first] in self.commands
+        helped = bool(_HELP & set(args[:first]))
+        completing = ctx.resilient_parsing and first == len(args)  # any command may follow
+        if not (named or helped or completing):
+            args = [*args[:first], self._leading, *args[first:]]
+        return super().parse_args(ctx, args)
+
+
+_HELP = frozenset({"-h", "--help"})
+
+
+def _behind_shared(args: Sequence[str]) -> int:
+    """The place of the first word that belongs to none of the options that every command has."""
+    at = 0
+    while at < len(args) and (args[at] in _HELP or args[at].startswith(("--home", "--json"))):
+        at += 2 if args[at] == "--home" else 1
+    return min(at, len(args))

@@ -1,32 +1,50 @@
 """The composition root: config → store → telemetry → library → engines → gateway → server. Only it knows them all."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from anyio import to_thread
 from msgspec.structs import replace
 
 from drivetrain import residency
 from drivetrain.config import Config
+from drivetrain.errors import StoreAway
 from drivetrain.gateway import Gateway
 from drivetrain.gateway.pool import retire
 from drivetrain.gguf import Gguf
+from drivetrain.governance import Price, Rule
 from drivetrain.library import Library
+from drivetrain.policies.prices import Table
+from drivetrain.quota import Quota
+from drivetrain.quota.memory import MemoryQuota
 from drivetrain.server import App
+from drivetrain.server.admin import Admin
+from drivetrain.server.admin.reports import Reports
 from drivetrain.server.answer import Heartbeat
+from drivetrain.server.auth import Auth, auth_wanted
+from drivetrain.server.bodies import Bodies
 from drivetrain.server.inference import Inference
+from drivetrain.server.media import Media
 from drivetrain.server.models import Models
 from drivetrain.server.ollama import Ollama
 from drivetrain.server.operations import Operations
 from drivetrain.server.relay import Relay
 from drivetrain.server.routes import INFERENCE, routes
-from drivetrain.store import Ledger, Store
+from drivetrain.store import Ledger, Store, pepper
+from drivetrain.store.directory import Directory
 from drivetrain.telemetry import Logs, Telemetry
 from drivetrain.types import ModelSpec, Notice, Resident
 
+if TYPE_CHECKING:
+    from drivetrain.store.administration import Administration
+
 EMBEDDED = "llamacpp"
 KEEP_UP_S = 10.0
+SWEEP_S = 600.0  # between two looks for bodies that have been kept long enough
 
 
 class EngineHost:
@@ -76,16 +94,29 @@ class Runtime:
     def __init__(self, home: Path, config: Config, logs: Logs) -> None:
         self.store = Store.open(config.store.url, home)
         self.ledger = Ledger(self.store, home / "state")
+        self.pepper = pepper.read(config.keys.pepper, home / "state")
+        self.directory = Directory(self.store, self.pepper)
+        self._table: tuple[Sequence[Price], Table] = ((), Table())
+        self.quota = _quota(config, self.store)
         self.telemetry = Telemetry(home, logs, account=self.ledger.append)
         self.library = Library(home, config.downloads, self.telemetry.notify, outlook=Foresight(home))
         self._host = EngineHost(home, self.library, self.telemetry)
-        self.gateway = Gateway(_with_residency(config), self.library, self._host, self.telemetry)
+        self.gateway = Gateway(
+            _with_residency(config), self.library, self._host, self.telemetry, self.quota, self._prices
+        )
         self.hearts = Heartbeat()
-        self.inference = Inference(self.gateway, self.hearts)
-        self.operations = Operations(self.gateway, self.inference, self.telemetry)
-        models = Models(self.gateway, self.library)
-        self.routes = routes(self.inference, models, Ollama(self.inference, self.library), self.operations)
-        self.app = App(config.server, self.routes)
+        self.inference = Inference(self.gateway, self.hearts, Bodies(self.ledger.keep, logs.redactor.text))
+        self.operations = Operations(self.gateway, self.inference, self.telemetry, self._troubles)
+        self.media = Media(config.server)
+        self.routes = routes(
+            self.inference,
+            Models(self.gateway, self.library),
+            Ollama(self.inference, self.library),
+            self.operations,
+            self.media,
+            self._admin(),
+        )
+        self.app = App(config.server, self.routes, self._auth(config), self.telemetry.key_refused)
         self._adopt(config)
 
     async def configure(self, config: Config) -> None:
@@ -96,7 +127,66 @@ class Runtime:
         gone = self.gateway.configure(_with_residency(config))
         self._adopt(config)
         self.app.configure(config.server)
+        self.media.configure(config.server)
         await retire(gone)
+
+    def _admin(self) -> Admin:
+        reports = Reports(self._administration, self.store, lambda: self.gateway.config, self._spent)
+        return Admin(self._administration, lambda: self.gateway.config, reports)
+
+    async def _spent(self) -> Mapping[str, int]:
+        """What limits and budgets have used, by the id of each rule."""
+        bound = {**self.directory.rules(), **self.gateway.rules()}
+        return await self.quota.spent(tuple(bound.values()))
+
+    def _administration(self) -> "Administration":
+        """Made when it is first needed: it brings SQLAlchemy."""
+        from drivetrain.store.administration import Administration
+
+        return Administration(self.store, self.pepper)
+
+    def first_admin_key(self) -> str | None:
+        """Its text, if nobody has one yet. Blocks."""
+        return self._administration().first_admin_key()
+
+    def _auth(self, config: Config) -> Auth | None:
+        """`None` where nobody has to show a key."""
+        if not auth_wanted(config.server):
+            return None
+        tokens = None
+        if config.oidc.issuer:
+            from drivetrain.server.oidc import Oidc
+
+            tokens = Oidc(config.oidc, self.directory.user_of)
+        return Auth(self.directory, self.pepper.secret, tokens)
+
+    def _troubles(self) -> Mapping[str, str]:
+        """What is away though requests are answered without it."""
+        found = {}
+        if self.directory.away or self.ledger.away:
+            found["store"] = "keys that are not known cannot be looked up, rows wait in the journal"
+        if self.quota.away:
+            found["shared"] = "limits and budgets are counted here alone, as `on_loss` of each says"
+        return found
+
+    async def watch(self) -> None:
+        """Show in the metrics what is away; delete what was kept long enough."""
+        sweep_s = 0.0
+        while True:
+            self.telemetry.store_away(away=self.directory.away or self.ledger.away)
+            self.telemetry.shared_state_away(away=self.quota.away)
+            if self.gateway.keeps and time.monotonic() >= sweep_s:
+                sweep_s = time.monotonic() + SWEEP_S
+                with suppress(StoreAway):
+                    await to_thread.run_sync(self.store.sweep_bodies, time.time())
+            await asyncio.sleep(1.0)
+
+    def _prices(self) -> Table:
+        """The price table in force; made anew when the store's has changed."""
+        known = self.directory.prices
+        if self._table[0] is not known:
+            self._table = (known, Table(known))
+        return self._table[1]
 
     def drain(self) -> None:
         """New requests are refused from now on; listeners of events are sent home."""
@@ -133,10 +223,18 @@ async def assemble(
     """
     runtime = Runtime(home, config, logs)
     runtime.ledger.start(lambda rows, backlog: runtime.telemetry.drained(rows, backlog, runtime.ledger.lost))
-    relay = Relay(owner, runtime.gateway) if owner else None
+    relay = Relay(owner, runtime.gateway, counts=config.shared.url is not None) if owner else None
     if relay is not None:
         runtime.app.routes = relay.table(runtime.routes, INFERENCE)
-    work = (runtime.gateway.pool.run, runtime.hearts.run, runtime.keep_up)
+    work = (
+        runtime.gateway.pool.run,
+        runtime.hearts.run,
+        runtime.keep_up,
+        runtime.directory.run,
+        runtime.quota.run,
+        runtime.watch,
+    )
+    await runtime.directory.refresh()  # prices, and the keys that are used
     try:
         async with asyncio.TaskGroup() as group:
             background = [group.create_task(run()) for run in work]
@@ -148,9 +246,24 @@ async def assemble(
     finally:
         if relay is not None:
             await relay.aclose()
-        await runtime.gateway.pool.aclose()
+        await runtime.gateway.aclose()
         await runtime.ledger.close()
+        runtime.store.close()
         runtime.telemetry.close()
+
+
+def _quota(config: Config, store: Store) -> Quota:
+    """Counts in this process, or with others where the configuration names a place for that."""
+
+    async def seed(rule: Rule, from_s: float, until_s: float) -> int:
+        return await to_thread.run_sync(store.spent, rule, from_s, until_s)
+
+    if config.shared.url is None:
+        return MemoryQuota(seed=seed)
+    from drivetrain.quota.redis import RedisQuota  # only where there is one
+
+    shared = config.shared
+    return RedisQuota(config.shared.url, deadline_s=shared.deadline_s, lease_s=shared.lease_s, seed=seed)
 
 
 def _with_residency(config: Config) -> Config:

@@ -1,6 +1,12 @@
-"""`drivetrain config`: check and show the configuration, and its schema for editors. No server is asked."""
+"""`drivetrain config`: check and show the configuration, its schema for editors, and go back to an earlier one."""
 
-from collections.abc import Mapping
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +15,11 @@ import click
 from drivetrain import config as configuration
 from drivetrain import engines
 from drivetrain.cli import output
-from drivetrain.cli.command import Call, command, shared_options
+from drivetrain.cli.command import Call, Missing, command, shared_options
+from drivetrain.cli.moments import iso, shown
+from drivetrain.cli.office import actor, opened
+from drivetrain.config import ConfigError
+from drivetrain.store import ConfigRevision, Store
 
 
 def _resolve(call: Call, file: Path | None) -> configuration.Resolved:
@@ -64,9 +74,63 @@ def schema(call: Call) -> None:
     output.emit(configuration.json_schema())
 
 
+@command()
+@click.argument("revision", required=False, type=click.IntRange(1))
+def revisions(call: Call, revision: int | None) -> None:
+    """List the configurations that were in force.
+
+    With REVISION, print that one as it was written. The present one is marked.
+    """
+    with _store(call) as store:
+        if revision is not None:
+            click.echo(_kept(store, revision).body, nl=False)
+            return
+        kept = store.configs()
+    present = _hash(_written(call))
+    in_force = next((one.revision for one in kept if one.hash == present), None)
+    if call.json:
+        told = [{"revision": one.revision, "at": iso(one.at_s), "actor": one.actor, "hash": one.hash} for one in kept]
+        output.emit({"revisions": told, "present": in_force})
+        return
+    marks = ["now" if one.revision == in_force else "" for one in kept]
+    rows = [
+        (str(one.revision), shown(one.at_s), one.actor, one.hash[:12], mark)
+        for one, mark in zip(kept, marks, strict=True)
+    ]
+    output.table(("REVISION", "SINCE", "WHO", "HASH", ""), rows)
+
+
+@command()
+@click.argument("revision", type=click.IntRange(1))
+def rollback(call: Call, revision: int) -> None:
+    """Go back to an earlier configuration.
+
+    Writes drivetrain.yaml as it was in REVISION, after a check, and tells a server that runs on this home. The present
+    file is kept as a revision, too.
+    """
+    with _store(call) as store:
+        wanted = _kept(store, revision)
+        path = call.home / configuration.FILE
+        fresh = path.with_name(f".{path.name}.{revision}")
+        try:
+            fresh.write_text(wanted.body, "utf-8")
+            _resolve(call, fresh)
+            store.keep_config(_written(call), actor=actor(), at_s=time.time())
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
+        made = store.keep_config(wanted.body, actor=f"{actor()}, back to {revision}", at_s=time.time())
+    told = _tell_server(call)
+    if call.json:
+        output.emit({"revision": made.revision, "like": revision, "server_told": told})
+    else:
+        after = "the server takes it now" if told else "no server runs on this home; the next one takes it"
+        click.echo(f"{path} is as in revision {revision}; {after}", err=True)
+
+
 config = click.Group(
     "config",
-    commands=[check, show, schema],
+    commands=[check, show, schema, revisions, rollback],
     params=shared_options(),
     help="Check and show the configuration.",
 )
@@ -78,3 +142,45 @@ def _rows(shown: Mapping[str, Any], origins: Mapping[str, str]) -> list[tuple[st
 
 def _brief(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def _store(call: Call) -> Iterator[Store]:
+    """The store of the home, even where its configuration cannot be read: that is when an earlier one is wanted."""
+    try:
+        present = configuration.load(configuration.find(call.home), call.environ)
+    except ConfigError:
+        click.echo(
+            "Warning: the present configuration cannot be used; the store is taken to be at its default", err=True
+        )
+        present = configuration.load(None, call.environ)
+    with opened(call, present) as store:
+        yield store
+
+
+def _kept(store: Store, revision: int) -> ConfigRevision:
+    found = store.config(revision)
+    if found is None:
+        newest = next((one.revision for one in store.configs(1)), 0)
+        known = f"the newest is {newest}" if newest else "none was kept yet: a server does so when it starts"
+        raise Missing(f"there is no revision {revision} of the configuration; {known}")
+    return found
+
+
+def _written(call: Call) -> str:
+    path = configuration.find(call.home)
+    return path.read_text("utf-8") if path else ""
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _tell_server(call: Call) -> bool:
+    """Whether a server runs on this home; it reads its configuration again."""
+    try:
+        pid = int(json.loads((call.home / "state" / "server.json").read_bytes())["pid"])
+        os.kill(pid, signal.SIGHUP)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True

@@ -7,7 +7,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from drivetrain import config as configuration
 from drivetrain.cli.command import Call, Misused, command
 from drivetrain.cli.compose import Runtime, assemble
 from drivetrain.cli.crew import Crew, orders
+from drivetrain.cli.exports import Exporter, exporting
+from drivetrain.cli.exports import secrets as sink_secrets
 from drivetrain.config import Config
 from drivetrain.engines import kinds
 from drivetrain.errors import DrivetrainError
-from drivetrain.server.guard import is_loopback
+from drivetrain.server.auth import open_door
 from drivetrain.server.listen import Listener, tcp_socket, unix_socket, url_of
 from drivetrain.telemetry import Logs, prepare
 from drivetrain.types import Notice
@@ -32,6 +35,13 @@ OLLAMA_PORT = 11434
 ADDRESS = "server.json"  # in the home's state folder while a server runs: {"pid", "url"}
 OWNER = "owner.sock"  # there too, with several workers: where those reach the owner
 COLLECT_AFTER = 20_000  # new containers, instead of 700
+FIRST_KEY = """
+The first API key, for administrators. It is shown this once; keep it:
+
+    {key}
+
+'drivetrain keys create --name NAME' makes further ones.
+"""
 log = logging.getLogger("drivetrain.serve")
 
 
@@ -67,16 +77,34 @@ class Server:
         self._logs = Logs()
         self._logs.install()
         self._config = self._load()
+        self._exports: Exporter | None = None
 
     def _load(self) -> Config:
         path = configuration.find(self._home)
         resolved = configuration.resolve(path, self._environ, flags=self._flags, kinds=frozenset(kinds()))
-        check_exposure(resolved.config)
-        engines = resolved.config.engines.values()
-        self._logs.know_secrets([engine.api_key for engine in engines if engine.api_key])
-        for warning in (*resolved.warnings, *unenforced(resolved.config)):
+        self._logs.know_secrets(secrets_of(resolved.config))
+        for warning in resolved.warnings:
             log.warning("%s", warning)
         return resolved.config
+
+    async def _open_up(self, runtime: Runtime) -> None:
+        """Say who may come in: nobody without a key, whose first one is shown once, or everybody."""
+        if warning := open_door(self._config.server):
+            log.warning("%s", warning)
+        else:
+            key = await asyncio.to_thread(runtime.first_admin_key)
+            if key is not None:
+                click.echo(FIRST_KEY.format(key=key), err=True)
+
+    async def _keep_config(self, runtime: Runtime, actor: str) -> None:
+        """The file as it is in force now, as a numbered revision."""
+        path = configuration.find(self._home)
+        if path is None:
+            return
+        try:
+            await asyncio.to_thread(runtime.store.keep_config, path.read_text(), actor=actor, at_s=time.time())
+        except (DrivetrainError, OSError) as error:
+            log.warning("this configuration is in force, and is not kept as a revision: %s", error)
 
     async def run(self) -> None:
         """The whole server: alone, or as the owner of workers."""
@@ -91,7 +119,11 @@ class Server:
                         tcp_socket("127.0.0.1", OLLAMA_PORT, advice="stop Ollama, or do without --drop-in")
                     )
                 )
-            async with assemble(self._home, self._config, self._logs) as runtime:
+            async with (
+                exporting(self._home, self._config) as self._exports,  # outside: the ledger's last rows go out too
+                assemble(self._home, self._config, self._logs) as runtime,
+            ):
+                await self._open_up(runtime)
                 if server.workers == 1:
                     await self._serve(runtime, sockets, started=lambda: self._publish(url_of(sockets[0])))
                 else:
@@ -139,7 +171,7 @@ class Server:
             loop.add_reader(sys.stdin.fileno(), stop.if_orphaned)
         reload = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, reload.set)
-        reloading = loop.create_task(self._reload_on(reload, runtime, crew))
+        reloading = loop.create_task(self._look_after_config(reload, runtime, crew, leash=leash))
         try:
             await listener.serve(sockets=list(sockets))
         finally:
@@ -161,19 +193,28 @@ class Server:
         except (OSError, msgspec.DecodeError, KeyError):
             return  # another server's, or gone already
 
-    async def _reload_on(self, reload: asyncio.Event, runtime: Runtime, crew: Crew | None) -> None:
+    async def _look_after_config(
+        self, reload: asyncio.Event, runtime: Runtime, crew: Crew | None, *, leash: bool
+    ) -> None:
+        """Keep the configuration as a revision, now and whenever a new one was put in force."""
+        if not leash:
+            await self._keep_config(runtime, "start")
         while True:
             await reload.wait()
             reload.clear()
             try:
                 fresh = self._load()
                 await runtime.configure(fresh)
+                if self._exports is not None:
+                    self._exports.configure(fresh)
             except (DrivetrainError, Misused) as error:
                 log.error("the new configuration is refused, the old one stays: %s", error)
                 runtime.telemetry.notify(Notice(name="config.refused", error=str(error)))
                 continue
             self._config = fresh
             log.info("a new configuration is in force")
+            if not leash:
+                await self._keep_config(runtime, "reload")
             runtime.telemetry.notify(Notice(name="config.updated"))
             if crew is not None:
                 crew.reload()
@@ -201,17 +242,9 @@ class _Stop:
             self()
 
 
-def check_exposure(config: Config) -> None:
-    """Refuses to offer a server without keys to the network, unless that was asked for by name."""
-    server = config.server
-    if not is_loopback(server.host) and server.auth != "off":
-        raise Misused(
-            f"server.host {server.host!r} is reachable from the network, and this version knows no keys yet: listen on "
-            "127.0.0.1 behind a proxy that authenticates, or accept the risk with `server: {auth: off}`"
-        )
-
-
-def unenforced(config: Config) -> list[str]:
-    """What a configuration may say and this version does not do. Nobody should learn that from a bill."""
-    budgeted = sorted(name for name, policy in config.policies.items() if policy.budgets)
-    return [f"policies.{name}.budgets: budgets are not enforced by this version" for name in budgeted]
+def secrets_of(config: Config) -> Iterator[str]:
+    """What no log line may show."""
+    yield from (engine.api_key for engine in config.engines.values() if engine.api_key)
+    yield from sink_secrets(config.sinks)
+    if config.keys.pepper:
+        yield config.keys.pepper

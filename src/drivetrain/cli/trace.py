@@ -1,4 +1,4 @@
-"""`drivetrain trace`: looks at what was recorded. No server is asked."""
+"""`drivetrain trace`: a request's life as the ledger has it, and recorded traces of experts. No server is asked."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +7,47 @@ from typing import Any
 import click
 import msgspec
 
-from drivetrain.cli import output
-from drivetrain.cli.command import Call, Misused, command, shared_options
+from drivetrain.cli import output, timeline
+from drivetrain.cli.amounts import dollars
+from drivetrain.cli.command import Call, Leading, Missing, Misused, command, shared_options
+from drivetrain.cli.moments import iso
+from drivetrain.cli.office import Office, office, told
 from drivetrain.engines.expertstream import trace as traces
 from drivetrain.engines.expertstream.trace import POLICIES, Replay, Trace
+from drivetrain.governance import Attempt
 
+MOST_ATTEMPTS = 1_000  # of one request
 SHARES = ("5%", "10%", "20%", "30%", "40%", "50%", "75%", "100%")
+
+
+@command()
+@click.argument("request_id", metavar="REQUEST_ID")
+@click.option("--bodies", is_flag=True, help="What was said, too, where the model's policy has it kept.")
+def show(call: Call, request_id: str, bodies: bool) -> None:
+    """Show a request's life.
+
+    When it came, was let in, was tried where, answered, and what it cost. REQUEST_ID is what the answer had in its
+    x-request-id. A request is on record when it is over.
+    """
+    with office(call) as at:
+        rows = sorted(at.attempts(request_id, MOST_ATTEMPTS), key=lambda row: (row.position, row.started_s))
+        if not rows:
+            raise Missing(
+                f"there is no request {request_id!r} in the ledger of {call.home}; write the answer's "
+                "x-request-id, which is on record when the request is over"
+            )
+        kept = at.store.body(request_id)
+        if call.json:
+            output.emit(_life(at, rows) | {"bodies": told(kept) if kept is not None else None})
+            return
+        for name, value in _head(at, rows):
+            click.echo(f"{name:<8} {value}")
+        click.echo()
+        output.table(("AT", "STEP", "WHAT"), map(timeline.line, timeline.steps(rows)))
+        if kept is not None and bodies:
+            click.echo(f"\n--- request\n{kept.request}\n\n--- answer\n{kept.answer}")
+        elif kept is not None or bodies:
+            click.echo(f"\n{'--bodies shows what was said' if kept else 'what was said was not kept'}", err=True)
 
 
 @command()
@@ -42,12 +77,51 @@ def replay(call: Call, file: Path, budgets: Sequence[str], expert_bytes: int | N
     output.table(headings, (_row(row, trace, expert_bytes) for row in results))
 
 
-trace = click.Group(
+trace = Leading(
     "trace",
-    commands=[replay],
+    leading="show",
+    commands=[show, replay],
     params=shared_options(),
-    help="Look at what was recorded.",
+    help="Show a request's life: `trace REQUEST_ID`.",
 )
+
+
+def _head(at: Office, rows: Sequence[Attempt]) -> list[tuple[str, str]]:
+    first, last = rows[0], rows[-1]
+    tags = first.tags if first.tags not in ("", "{}") else ""
+    found = [
+        ("request", first.request_id),
+        ("came", iso(timeline.began_s(rows)) or ""),
+        ("key", at.holder(first)),
+        ("model", f"{first.model}, {'streamed' if first.stream else 'answered whole'}"),
+        ("ended", f"{last.outcome}, {last.status}"),
+        ("cost", dollars(sum(row.cost_micro_usd for row in rows))),
+        ("trace", first.trace_id),
+        ("tags", tags),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+def _life(at: Office, rows: Sequence[Attempt]) -> dict[str, Any]:
+    first, last = rows[0], rows[-1]
+    steps = [
+        {"at_ms": round(step.at_s * 1000, 3), "step": step.name, "attempt": step.attempt, **step.facts}
+        for step in timeline.steps(rows)
+    ]
+    return {
+        "request_id": first.request_id,
+        "received": iso(timeline.began_s(rows)),
+        "trace_id": first.trace_id,
+        "dialect": first.dialect,
+        "model": first.model,
+        "stream": first.stream,
+        "key": at.holder(first),
+        "outcome": last.outcome,
+        "status": last.status,
+        "cost_micro_usd": sum(row.cost_micro_usd for row in rows),
+        "timeline": steps,
+        "attempts": [msgspec.structs.asdict(row) for row in rows],
+    }
 
 
 def _room(budget: str, experts: int) -> int:

@@ -24,14 +24,35 @@ class Server(Section, frozen=True):
     drain_s: Positive = 30.0  # how long running requests may go on after SIGTERM
     max_body_bytes: AtLeastOne = 16 * 2**20  # a larger request is refused
     origins: tuple[str, ...] = ()  # further browser origins, "*" for all
+    media_hosts: tuple[str, ...] = ()  # public hosts from which images are fetched for callers, "*" for all
 
 
 class Store(Section, frozen=True):
-    url: str = "sqlite:///state/drivetrain.db"  # relative to the home
+    url: str = "sqlite:///state/drivetrain.db"  # relative to the home; or postgresql://…
 
 
 class Shared(Section, frozen=True):
-    url: str | None = None  # redis://…, for several replicas; null: this process alone
+    """Where several replicas count limits and budgets together."""
+
+    url: str | None = None  # redis://…; null: this host alone
+    deadline_s: Positive = 0.05  # how long a request waits for it; then `on_loss` of each rule decides
+    lease_s: Positive = 30.0  # what a process that died had reserved is free again after so long
+
+
+class Keys(Section, frozen=True):
+    """API keys. `server.auth` tells whether one has to be shown."""
+
+    pepper: str | None = None  # what hashes of keys are made with, the same for every replica; null: state/pepper
+    grace_s: Positive = 86400.0  # how long a rotated key goes on working beside its successor
+
+
+class Oidc(Section, frozen=True):
+    """Administrators who come with a token of an identity provider instead of a key."""
+
+    issuer: str | None = None  # https://…; null: keys only
+    audience: str = "drivetrain"  # who the token has to be for
+    jwks_url: str | None = None  # where the provider's public keys are; null: as its discovery document says
+    scopes_claim: str = "drivetrain_scopes"  # the claim that lists scopes, for users who are not in the store
 
 
 class Engine(Section, frozen=True):
@@ -58,6 +79,7 @@ class Route(Section, frozen=True):
 
     targets: Annotated[tuple[Target, ...], msgspec.Meta(min_length=1)]  # at least one
     policy: str = "default"  # name of a policy
+    fallbacks: tuple[str, ...] = ()  # public names that are tried after the targets, each under its own policy
 
 
 class Timeouts(Section, frozen=True):
@@ -67,10 +89,16 @@ class Timeouts(Section, frozen=True):
     total_s: Positive = 3600.0  # for the whole answer
 
 
+OnLoss = Literal["share", "open", "closed"]
+
+
 class Limits(Section, frozen=True):
     requests_per_minute: AtLeastOne | None = None  # null: no limit
+    requests_per_day: AtLeastOne | None = None  # null: no limit
     tokens_per_minute: AtLeastOne | None = None  # prompt and answer; null: no limit
+    tokens_per_day: AtLeastOne | None = None  # prompt and answer; null: no limit
     concurrency: AtLeastOne | None = None  # requests at once; null: no limit
+    on_loss: OnLoss = "share"  # shared.url is away: count one's own share, let all in, or none
 
 
 class Queue(Section, frozen=True):
@@ -81,7 +109,19 @@ class Queue(Section, frozen=True):
 class Budget(Section, frozen=True):
     usd: Positive  # how much
     per: Literal["hour", "day", "week", "month", "total"]  # in which time
+    rolling: bool = False  # the last hour, day, …; false: those of the calendar
+    zone: str = "UTC"  # whose calendar, such as Europe/Berlin
     hard: bool = True  # refuse what is over it; false: only tell
+    on_loss: OnLoss = "share"  # shared.url is away: count one's own share, let all in, or none
+
+
+class Bodies(Section, frozen=True):
+    """What was said is kept only where this says so."""
+
+    keep: bool = False  # requests and answers, for `drivetrain trace`
+    max_bytes: AtLeastOne = 16384  # of each; the rest is cut off
+    retention_s: Positive = 604800.0  # after so long they are deleted
+    redact: tuple[str, ...] = ()  # further regular expressions whose matches are blackened
 
 
 class Policy(Section, frozen=True):
@@ -89,13 +129,16 @@ class Policy(Section, frozen=True):
     limits: Limits = Limits()
     queue: Queue = Queue()
     budgets: tuple[Budget, ...] = ()  # each on its own
+    on_disconnect: Literal["estimate", "drain", "free"] = "estimate"  # caller left: bill what came, let it end, or not
+    reserve_output_tokens: AtLeastOne = 1024  # set aside for an answer whose request names no limit
+    bodies: Bodies = Bodies()
     settings: Mapping[str, Any] = {}  # load time, over model.json
     parameters: Mapping[str, Any] = {}  # request time, over model.json
 
     @property
     def limited(self) -> bool:
         """Whether something is counted here, which has to happen in one place."""
-        return self.limits != Limits()
+        return self.limits != Limits() or bool(self.budgets)
 
 
 class Residency(Section, frozen=True):
@@ -113,6 +156,22 @@ class Downloads(Section, frozen=True):
     ollama: str = "https://registry.ollama.ai"  # the registry of names without a host
 
 
+class Sink(Section, frozen=True):
+    """Where rows of the ledger go, beside the store."""
+
+    kind: Literal["bigquery", "parquet", "otlp", "webhook"]  # what it is
+    url: str | None = None  # otlp, webhook: where to; bigquery: an emulator's REST address
+    path: str | None = None  # parquet: folder, relative to the home
+    project: str | None = None  # bigquery
+    dataset: str | None = None  # bigquery
+    table: str = "attempts"  # bigquery
+    grpc: str | None = None  # bigquery: an emulator's gRPC address
+    headers: Mapping[str, str] = {}  # otlp, webhook: sent with every request; write `"${NAME}"` for secrets
+    secret: str | None = None  # webhook: signs each body (x-drivetrain-signature)
+    batch_rows: AtLeastOne = 500  # at once, at most
+    every_s: Positive = 5.0  # how long a row waits for others
+
+
 class Logging(Section, frozen=True):
     level: Literal["debug", "info", "warning", "error"] = "info"  # the least that is written
     format: Literal["auto", "json", "console"] = "auto"  # auto: console on a terminal, JSON elsewhere
@@ -124,9 +183,12 @@ class Config(Section, frozen=True):
     server: Server = Server()
     store: Store = Store()
     shared: Shared = Shared()
+    keys: Keys = Keys()
+    oidc: Oidc = Oidc()
     engines: Mapping[str, Engine] = {}
     models: Mapping[str, Route] = {}
     policies: Mapping[str, Policy] = {}
     residency: Residency = Residency()
     downloads: Downloads = Downloads()
+    sinks: Mapping[str, Sink] = {}
     logging: Logging = Logging()

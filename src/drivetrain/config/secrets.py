@@ -23,7 +23,7 @@ HIDDEN = "***"
 
 def is_secret(path: Path) -> bool:
     """Whether the name of a member, or of one around it, says that its value must not be shown."""
-    return any(isinstance(part, str) and _SECRET.search(part) for part in path[2:])
+    return path == ("keys", "pepper") or any(isinstance(part, str) and _SECRET.search(part) for part in path[2:])
 
 
 def shown(value: Any, path: Path, document: Document | None = None) -> Any:

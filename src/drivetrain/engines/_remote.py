@@ -79,7 +79,7 @@ async def stream(
 ) -> AsyncGenerator[Sequence[Event], None]:
     """One generation. Raises the error that the engine answers, or `EngineFailed` if its stream ends early."""
     decoder = surface.decoder(request)
-    async with upstream.post(path, surface.encode_request(request)) as answer:
+    async with upstream.post(path, surface.encode_request(request), traceparent=request.traceparent) as answer:
         if answer.status != 200:
             raise await refusal(answer, surface.decode_error)
         async for data in answer:
@@ -92,9 +92,11 @@ async def stream(
         yield decoder.close()
 
 
-async def call(upstream: Upstream, path: str, body: bytes, decode_error: DecodeError) -> bytes:
+async def call(
+    upstream: Upstream, path: str, body: bytes, decode_error: DecodeError, *, traceparent: str | None = None
+) -> bytes:
     """The body of a 200. Raises the error that the engine answers."""
-    async with upstream.post(path, body) as answer:
+    async with upstream.post(path, body, traceparent=traceparent) as answer:
         return await _body(answer, decode_error)
 
 

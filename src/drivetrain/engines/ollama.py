@@ -51,7 +51,8 @@ class Ollama:
         return stream(self._upstream, surface.path, surface, request)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        body = await call(self._upstream, EMBED_PATH, encode_embed_request(request), decode_error)
+        asked = encode_embed_request(request)
+        body = await call(self._upstream, EMBED_PATH, asked, decode_error, traceparent=request.traceparent)
         embeddings = decode_embeddings(body)
         if len(embeddings.vectors) != len(request.inputs):
             got, wanted = len(embeddings.vectors), len(request.inputs)

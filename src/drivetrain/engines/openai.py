@@ -50,7 +50,8 @@ class OpenAI:
         return stream(self._upstream, self._api + surface.path, surface, request)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        body = await call(self._upstream, self._api + "/embeddings", encode_embed_request(request), decode_error)
+        asked, path = encode_embed_request(request), self._api + "/embeddings"
+        body = await call(self._upstream, path, asked, decode_error, traceparent=request.traceparent)
         embeddings = decode_embeddings(body)
         if len(embeddings.vectors) != len(request.inputs):
             got, wanted = len(embeddings.vectors), len(request.inputs)

@@ -6,26 +6,32 @@ leaves one row in the ledger, whatever became of it.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from drivetrain import router
-from drivetrain.config.schema import Config
+from drivetrain.config.schema import Bodies, Config
 from drivetrain.engines import Host
-from drivetrain.errors import DrivetrainError, EngineError, EngineFailed, EngineTimeout, EngineUnavailable
+from drivetrain.errors import DrivetrainError, EngineError, EngineFailed, EngineTimeout, EngineUnavailable, Forbidden
 from drivetrain.gateway.account import Account, may_fail_over
-from drivetrain.gateway.admission import Admission, Gate
+from drivetrain.gateway.admission import Admission
 from drivetrain.gateway.catalog import Catalog, Entry, Library
-from drivetrain.gateway.meter import Call, Meter
+from drivetrain.gateway.drain import Drains
+from drivetrain.gateway.meter import Call, Meter, Trace
 from drivetrain.gateway.pool import Member, Pool
 from drivetrain.gateway.prepare import prepare
+from drivetrain.gateway.receipt import Receipt
+from drivetrain.gateway.visit import Leg, Visit
 from drivetrain.gateway.watch import Watch
+from drivetrain.governance import Attempt, Principal, Resource, Rule
+from drivetrain.policies import access
+from drivetrain.policies.prices import Table
+from drivetrain.quota import Quota
 from drivetrain.router import Candidate
 from drivetrain.types import (
-    Attempt,
     Embeddings,
     EmbedRequest,
     Event,
@@ -35,12 +41,10 @@ from drivetrain.types import (
     Notice,
     Progress,
     Request,
-    Usage,
 )
 
-__all__ = ["Call", "Gateway", "Record"]
+__all__ = ["Call", "Gateway", "Receipt", "Record", "Trace"]
 
-NOBODY = Candidate(engine="", model="", why="")  # of a request that was refused before an engine was chosen
 # Engines that speak a caller's dialect natively know its defaults.
 NATIVE: Mapping[str, str] = {"ollama": "ollama."}
 
@@ -58,15 +62,30 @@ class Record(Protocol):
         """A request waits for its turn, until `dequeue`."""
 
     def dequeue(self) -> None: ...
+    def refused(self, resource: Resource) -> None:
+        """A limit or budget on this refused a request."""
 
 
 class Gateway:
-    """Owns the configuration snapshot in force, the pool of engines and the counts of the policies."""
+    """Owns the configuration snapshot in force, the pool of engines and the lines of those who wait."""
 
-    def __init__(self, config: Config, library: Library, host: Host, record: Record) -> None:
+    keeps = False  # whether some policy keeps what is said
+
+    def __init__(
+        self,
+        config: Config,
+        library: Library,
+        host: Host,
+        record: Record,
+        quota: Quota,
+        prices: Callable[[], Table] = Table,
+    ) -> None:
+        """`prices` gives the table in force."""
         self._library = library
         self._record = record
-        self._admission = Admission()
+        self._prices = prices
+        self._admission = Admission(quota, record, shared=config.shared.url is not None)
+        self._drains = Drains()
         self.pool = Pool(host, record.notify)
         self.configure(config)
 
@@ -78,7 +97,13 @@ class Gateway:
         gone = self.pool.open(config.engines)
         self.config = config
         self.catalog = Catalog(config, self._library, self.pool.members)
+        self.keeps = any(policy.bodies.keep for policy in config.policies.values())
         return gone
+
+    async def aclose(self) -> None:
+        """Cut off what is still being drained, then the engines."""
+        await self._drains.aclose()
+        await self.pool.aclose()
 
     async def resolve(self, model: str) -> Entry:
         """As `Catalog.resolve`; a name that nobody knows is looked for at the engines once more."""
@@ -88,58 +113,82 @@ class Gateway:
             await self.pool.refresh()
             return self.catalog.resolve(model)
 
+    async def permitted(self, model: str, call: Call) -> Entry:
+        """As `resolve`. Raises `Forbidden` where the caller's key may not use the model."""
+        entry = await self.resolve(model)
+        if call.who.models is not None and not access.may_use(call.who.models, entry.name):
+            raise Forbidden(f"this key may not use model {model!r}; /v1/models lists those that it may", param="model")
+        return entry
+
+    def limited(self, entry: Entry, who: Principal) -> bool:
+        """Whether a limit or budget counts this request, or one of its fallbacks."""
+        return any(self._admission.rules(who, other) for other in (entry, *map(self.catalog.resolve, entry.fallbacks)))
+
+    def rules(self) -> Mapping[str, Rule]:
+        """The limits and budgets of policies that have been met, by their ids."""
+        return self._admission.met()
+
+    def kept(self, model: str) -> Bodies | None:
+        """How what is said to this model is to be kept, if it is."""
+        if not self.keeps:
+            return None
+        try:
+            bodies = self.catalog.resolve(model).policy.bodies
+        except DrivetrainError:
+            return None  # nothing will be said
+        return bodies if bodies.keep else None
+
     async def generate(self, request: Request, call: Call) -> AsyncGenerator[Sequence[Event], None]:
         """The answer, in batches of events as they arrive. Close the generator to stop the work.
 
         Raises a `DrivetrainError` where no engine could answer. After the first content event it is the error of the
         engine that broke off.
         """
-        entry, gate = await self._admitted(request, call)
-        try:
-            for meter in self._meters(entry):
+        visit = await self._visit(request, call)
+        batches = self._answer(request, visit)
+        if visit.legs[0].entry.policy.on_disconnect == "drain":
+            batches = self._drains.relay(batches, visit.receipt)
+        async with aclosing(batches):
+            async for events in batches:
+                yield events
+
+    async def _answer(self, request: Request, visit: Visit) -> AsyncGenerator[Sequence[Event], None]:
+        with visit:
+            for leg in visit.legs:
+                meter = await visit.reach(leg)
                 try:
-                    async with aclosing(self._attempt(request, call, entry, meter)) as batches:
+                    async with aclosing(self._attempt(request, visit, leg, meter)) as batches:
                         async for events in batches:
                             yield events
-                    break
+                    return
                 except EngineError as error:
                     if not may_fail_over(error, meter):
                         raise
-                finally:
-                    gate.spent(meter, request)
-        finally:
-            gate.leave()
-            self._record.leave()
+                    visit.failed = error
 
-    async def _admitted(self, request: Request | EmbedRequest, call: Call) -> tuple[Entry, Gate]:
-        """What the request is for, and a slot at its gate, to be left. A refusal is on record too."""
+    async def _visit(self, request: Request | EmbedRequest, call: Call) -> Visit:
+        """Where the request may go. A refusal is on record too."""
+        visit = Visit(self._admission, self._record, self._prices(), request, call)
         try:
-            entry = await self.resolve(request.model)
-            gate = self._admission.gate(entry.name, entry.policy_name, entry.policy)
-            if gate.full:
-                await self._queue(gate)
-            else:
-                await gate.enter()
+            entry = await self.permitted(request.model, call)
+            visit.legs = self._legs(entry, call)
         except DrivetrainError as error:
-            meter = Meter(NOBODY, 1, last=True)
-            meter.reported = Usage()
-            self._record.attempt(meter.row(request, call, outcome="rejected", status=error.status, why=error.code))
+            visit.refuse(error)
             raise
-        self._record.enter()
-        return entry, gate
+        return visit
 
-    async def _queue(self, gate: Gate) -> None:
-        self._record.enqueue()
-        try:
-            await gate.enter()
-        finally:
-            self._record.dequeue()
-
-    def _meters(self, entry: Entry) -> Iterator[Meter]:
-        """One for each attempt that may be made, best engine first."""
-        candidates = self._candidates(entry)
-        for position, candidate in enumerate(candidates, 1):
-            yield Meter(candidate, position, last=position == len(candidates))
+    def _legs(self, entry: Entry, call: Call) -> Sequence[Leg]:
+        """Every engine that may be tried, best first: the targets of the name, then those of its fallbacks, as far as
+        the key may use them."""
+        ways = [(entry, candidate) for candidate in self._candidates(entry)]
+        for name in entry.fallbacks:
+            if call.who.models is None or access.may_use(call.who.models, name):
+                other = self.catalog.resolve(name)
+                ways += [(other, candidate) for candidate in self._candidates(other)]
+        return [
+            Leg(entry=entry, candidate=candidate, position=position, last=position == len(ways))
+            for position, (entry, candidate) in enumerate(ways, 1)
+        ]
 
     def _candidates(self, entry: Entry) -> Sequence[Candidate]:
         standings = {} if len(entry.targets) == 1 else self.pool.standings()
@@ -149,21 +198,22 @@ class Gateway:
         return found
 
     async def _attempt(
-        self, request: Request, call: Call, entry: Entry, meter: Meter
+        self, request: Request, visit: Visit, leg: Leg, meter: Meter
     ) -> AsyncGenerator[Sequence[Event], None]:
         """One engine's answer. What comes before the first content is held back: another engine may yet take over."""
-        member = self._member(meter.candidate.engine)
-        with Account(self._record, member, meter, request, call):
-            asked = self._asked(request, entry, member, meter.candidate)
-            foreign = call.dialect.startswith("ollama.") and member.config.kind not in NATIVE
+        entry = leg.entry
+        member = self._member(leg.candidate.engine)
+        with Account(visit, leg, meter, member):
+            asked = self._asked(request, visit, leg, meter, member)
+            foreign = visit.call.dialect.startswith("ollama.") and member.config.kind not in NATIVE
             held: list[Event] = []
             with Watch(member.name, entry.policy.timeouts) as watch:
                 async with aclosing(member.engine.generate(asked)) as batches:
                     watch.waits()
                     async for events in batches:
                         watch.heard(content=meter.see(events))
-                        if foreign and meter.reported is not None:
-                            events = [meter.timed(e) if isinstance(e, Finished) else e for e in events]
+                        if meter.reported is not None and (foreign or meter.price is not None):
+                            events = _ended(events, meter, visit, foreign=foreign)
                         if meter.first_token_s is None:
                             held += [event for event in events if type(event) is not Progress]
                             if progress := [event for event in events if type(event) is Progress]:
@@ -184,7 +234,8 @@ class Gateway:
             raise EngineUnavailable(f"engine {name!r} is not configured; configured: {known}")
         return member
 
-    def _asked(self, request: Request, entry: Entry, member: Member, candidate: Candidate) -> Request:
+    def _asked(self, request: Request, visit: Visit, leg: Leg, meter: Meter, member: Member) -> Request:
+        entry, candidate = leg.entry, leg.candidate
         spec = entry.spec or self.spec_behind(candidate.engine, candidate.model)
         layers = entry.policy.parameters
         if spec is not None and spec.parameters:
@@ -193,7 +244,8 @@ class Gateway:
         native = dialect is not None and request.source is not None and request.source.dialect.startswith(dialect)
         if entry.policy.settings:
             request = replace(request, options={**entry.policy.settings, **request.options})
-        return prepare(request, model=candidate.model, spec=spec, layers=layers, native=native)
+        parent = visit.traceparent(meter)
+        return prepare(request, model=candidate.model, spec=spec, layers=layers, native=native, traceparent=parent)
 
     def spec_behind(self, engine: str, model: str) -> ModelSpec | None:
         """A route may point at a model of the library: its own parameters and system prompt hold there too."""
@@ -201,28 +253,27 @@ class Gateway:
 
     async def embed(self, request: EmbedRequest, call: Call) -> Embeddings:
         """Vectors from the first engine that gives them. Raises as `generate` does."""
-        entry, gate = await self._admitted(request, call)
-        try:
-            for meter in self._meters(entry):
+        visit = await self._visit(request, call)
+        with visit:
+            for leg in visit.legs:
+                meter = await visit.reach(leg)
                 try:
-                    return await self._embed(request, call, entry, meter)
+                    return await self._embed(request, visit, leg, meter)
                 except EngineError as error:
                     if not may_fail_over(error, meter):
                         raise
-                finally:
-                    gate.spent(meter, request)
+                    visit.failed = error
             raise AssertionError("the last candidate either answered or raised")
-        finally:
-            gate.leave()
-            self._record.leave()
 
-    async def _embed(self, request: EmbedRequest, call: Call, entry: Entry, meter: Meter) -> Embeddings:
-        member = self._member(meter.candidate.engine)
-        limit_s = entry.policy.timeouts.first_token_s
-        with Account(self._record, member, meter, request, call):
+    async def _embed(self, request: EmbedRequest, visit: Visit, leg: Leg, meter: Meter) -> Embeddings:
+        policy = leg.entry.policy
+        member = self._member(leg.candidate.engine)
+        limit_s = policy.timeouts.first_token_s
+        asked = replace(request, model=leg.candidate.model, traceparent=visit.traceparent(meter))
+        with Account(visit, leg, meter, member):
             try:
                 async with asyncio.timeout(limit_s):
-                    answer = await member.engine.embed(replace(request, model=meter.candidate.model))
+                    answer = await member.engine.embed(asked)
             except TimeoutError as error:
                 raise EngineTimeout(f"engine {member.name!r} gave no embedding within {limit_s:g} s") from error
             meter.reported = answer.usage
@@ -259,3 +310,15 @@ async def _loaded(member: Member) -> tuple[str, Sequence[Loaded]]:
         return member.name, await member.engine.loaded()
     except EngineError:
         return member.name, ()  # it went away since its last probe; the next one tells
+
+
+def _ended(events: Sequence[Event], meter: Meter, visit: Visit, *, foreign: bool) -> Sequence[Event]:
+    """An answer's end, with durations for a caller whose dialect has them, and with its price where it has one."""
+    end = events[-1]
+    if type(end) is not Finished:
+        return events
+    if foreign:
+        end = meter.timed(end)
+    if meter.price is not None:
+        end = meter.priced(end, visit.spent_micro_usd)
+    return [*events[:-1], end]

@@ -1,42 +1,58 @@
-"""One attempt's entry in the books: the engine works while it lasts, and what became of it is on record at its end."""
+"""One attempt's entry in the books: the engine works while it lasts, and what became of it, and what it cost, is on
+record at its end.
+"""
 
 import asyncio
 from types import TracebackType
-from typing import Protocol
 
 from drivetrain.errors import CallerError, Cancelled, DrivetrainError, EngineError, EngineUnavailable, Internal
-from drivetrain.gateway.meter import Call, Meter, Outcome
+from drivetrain.gateway.meter import Meter, Outcome
 from drivetrain.gateway.pool import Member
-from drivetrain.types import Attempt, EmbedRequest, Request, Usage
+from drivetrain.gateway.visit import Leg, Visit
+from drivetrain.types import Usage
 
-
-class Books(Protocol):
-    def attempt(self, attempt: Attempt) -> None: ...
+NOTHING = Usage()
 
 
 class Account:
     """Use as a context around an attempt. It lets every exception pass."""
 
-    __slots__ = ("_books", "_call", "_member", "_meter", "_request")
+    __slots__ = ("_free", "_member", "_meter", "_visit")
 
-    def __init__(self, books: Books, member: Member, meter: Meter, request: Request | EmbedRequest, call: Call) -> None:
-        self._books = books
-        self._member = member
+    def __init__(self, visit: Visit, leg: Leg, meter: Meter, member: Member) -> None:
+        self._visit = visit
         self._meter = meter
-        self._request = request
-        self._call = call
+        self._member = member
+        self._free = leg.entry.policy.on_disconnect == "free"  # an answer whose caller leaves is not charged
 
     def __enter__(self) -> None:
         self._member.outstanding += 1
+        _tell(self._visit, self._meter)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        meter, visit = self._meter, self._visit
         self._member.done()
         if isinstance(error, EngineUnavailable):
             self._member.lost(error.message)
-        if isinstance(error, DrivetrainError) and self._meter.first_token_s is None:
-            self._meter.reported = Usage()  # nothing came of it
-        outcome, status, why = verdict(error, self._meter)
-        self._books.attempt(self._meter.row(self._request, self._call, outcome=outcome, status=status, why=why))
+        if isinstance(error, DrivetrainError) and meter.first_token_s is None:
+            meter.reported = NOTHING  # nothing came of it
+            meter.free = True
+        outcome, status, why = verdict(error, meter)
+        if outcome == "cancelled" and self._free:
+            meter.free, why = True, "cancelled, not charged"
+        elif outcome == "ok" and visit.receipt.left:
+            outcome, status, why = "cancelled", Cancelled.status, "drained"
+        visit.book(meter, outcome=outcome, status=status, why=why, region=self._member.config.region or "")
+
+
+def _tell(visit: Visit, meter: Meter) -> None:
+    receipt, ticket, candidate = visit.receipt, visit.inside, meter.candidate
+    receipt.engine, receipt.model, receipt.why = candidate.engine, candidate.model, candidate.why
+    receipt.attempts += 1
+    receipt.queued_s = ticket.queued_s
+    receipt.overhead_s = max(0.0, meter.started_s - visit.call.received_s - ticket.queued_s)
+    if ticket.hold is not None:
+        receipt.standings, receipt.degraded = ticket.hold.standings, ticket.hold.degraded
 
 
 def verdict(error: BaseException | None, meter: Meter) -> tuple[Outcome, int, str]:

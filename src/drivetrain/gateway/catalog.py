@@ -33,6 +33,7 @@ class Entry(Value, frozen=True, kw_only=True):
     targets: Sequence[Target]
     policy_name: str = DEFAULT_POLICY
     policy: Policy = Policy()
+    fallbacks: tuple[str, ...] = ()  # public names to be tried after the targets
     spec: ModelSpec | None = None  # of a library model
 
 
@@ -49,6 +50,7 @@ class Catalog:
                 targets=route.targets,
                 policy_name=route.policy,
                 policy=config.policies.get(route.policy, Policy()),
+                fallbacks=route.fallbacks,
             )
             for name, route in config.models.items()
         }

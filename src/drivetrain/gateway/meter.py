@@ -1,17 +1,17 @@
 """What one upstream attempt did: counts its events, times them, and turns them into a row of the ledger."""
 
-import itertools
 import random
 import time
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
+from drivetrain.gateway.receipt import Receipt
+from drivetrain.governance import ANYBODY, Attempt, Price, Principal
+from drivetrain.policies import demand, prices
 from drivetrain.router import Candidate
 from drivetrain.types import (
-    Attempt,
     EmbedRequest,
     Event,
     Finished,
@@ -25,28 +25,18 @@ from drivetrain.types import (
     Usage,
     Value,
 )
+from drivetrain.ulid import ulid
 
-_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
-_PROCESS = "".join(random.SystemRandom().choices(_ALPHABET, k=8))
-_count = itertools.count()
 Outcome = Literal["ok", "error", "cancelled", "absorbed", "rejected"]
-CHARACTERS_PER_TOKEN = 4  # of a prompt whose engine reported nothing; the usual rule of thumb for English
+UNPRICED = prices.Cost()
 
 
-def ulid() -> str:
-    """A new sortable id of 26 characters (github.com/ulid/spec): 48 bits of milliseconds, 40 of chance that stay the
-    same in one process, and a count of 40 bits. It tells apart and sorts; it keeps no secret.
-    """
-    count = next(_count)
-    high, low = count >> 20, count & 0xFFFFF
-    digits = _PAIRS[high >> 10 & 1023] + _PAIRS[high & 1023] + _PAIRS[low >> 10] + _PAIRS[low & 1023]
-    return _time_part(int(time.time() * 1000)) + _PROCESS + digits
+class Trace(Value, frozen=True, kw_only=True):
+    """Where a request stands in a distributed trace (W3C Trace Context)."""
 
-
-@lru_cache(maxsize=8)
-def _time_part(milliseconds: int) -> str:
-    return "".join([_PAIRS[(milliseconds >> shift) & 1023] for shift in (40, 30, 20, 10, 0)])
+    id: str = ""  # 32 hex digits
+    parent: str = ""  # 16 hex digits; the caller's span, if it told one
+    sampled: bool = True
 
 
 class Call(Value, frozen=True, kw_only=True):
@@ -55,6 +45,21 @@ class Call(Value, frozen=True, kw_only=True):
     id: str
     dialect: str
     received_s: float  # Unix time
+    who: Principal = ANYBODY
+    trace: Trace = Trace()
+    tags: str = ""  # JSON object of texts
+    receipt: Receipt | None = None  # for whoever wants to tell the caller
+
+
+class Entrance(Protocol):
+    """How an attempt's request came in: what the row says of it."""
+
+    @property
+    def queued_s(self) -> float: ...
+    @property
+    def admitted_s(self) -> float: ...
+    @property
+    def reserved_micro_usd(self) -> int: ...
 
 
 class Meter:
@@ -65,15 +70,21 @@ class Meter:
         "candidate",
         "deltas",
         "first_token_s",
+        "free",
         "last",
         "position",
+        "price",
         "reported",
+        "span_id",
         "started_s",
         "waited_s",
     )
 
-    def __init__(self, candidate: Candidate, position: int, *, last: bool) -> None:
+    def __init__(self, candidate: Candidate, position: int, *, last: bool, price: Price | None = None) -> None:
         self.candidate = candidate
+        self.price = price  # None: nothing is charged
+        self.free = False  # nothing is charged for this one
+        self.span_id = f"{random.getrandbits(64):016x}"
         self.position = position
         self.last = last  # there is nobody left to fail over to
         self.started_s = time.time()
@@ -120,12 +131,39 @@ class Meter:
 
     def usage(self, request: Request | EmbedRequest) -> Usage:
         """What the engine reported; else, for an answer that broke off, what we saw of it, marked as estimated."""
-        if self.reported is not None:
-            return self.reported
-        return Usage(prompt=prompt_estimate(request), completion=self.deltas, estimated=True)
+        told = self.reported
+        if told is None:
+            return Usage(prompt=demand.prompt_tokens(request), completion=self.deltas, estimated=True)
+        if told.estimated and not told.prompt:  # an engine that does not count cannot have counted the prompt
+            return replace(told, prompt=demand.prompt_tokens(request))
+        return told
 
-    def row(self, request: Request | EmbedRequest, call: Call, *, outcome: Outcome, status: int, why: str) -> Attempt:
+    def cost(self, usage: Usage) -> prices.Cost:
+        """Of this attempt up to now, by the price that was in force when it began."""
+        if self.price is None or self.free:
+            return UNPRICED
+        return prices.cost(self.price, usage, time.perf_counter() - self.began)
+
+    def priced(self, finished: Finished, before_micro_usd: int) -> Finished:
+        """The end of an answer with what the request cost, `before_micro_usd` of it earlier attempts."""
+        cost = before_micro_usd + self.cost(finished.usage).micro_usd
+        return replace(finished, usage=replace(finished.usage, cost_micro_usd=cost))
+
+    def row(
+        self,
+        request: Request | EmbedRequest,
+        call: Call,
+        *,
+        outcome: Outcome,
+        status: int,
+        why: str,
+        region: str = "",
+        ticket: Entrance | None = None,
+    ) -> Attempt:
         usage = self.usage(request)
+        cost = self.cost(usage)
+        who, trace, received_s = call.who, call.trace, call.received_s
+        queued_s, admitted_s = (ticket.queued_s, ticket.admitted_s - received_s) if ticket else (0.0, 0.0)
         return Attempt(
             id=ulid(),
             request_id=call.id,
@@ -146,17 +184,24 @@ class Meter:
             usage_estimated=usage.estimated,
             first_token_s=self.first_token_s,
             total_s=time.perf_counter() - self.began,
+            cost_micro_usd=cost.micro_usd,
+            final=outcome != "absorbed",
+            key_id=who.key_id,
+            user_id=who.user,
+            project_id=who.project,
+            team_id=who.team,
+            org_id=who.org,
+            region=region,
+            cache_write_tokens=usage.cache_write,
+            price_id=self.price.id if self.price is not None and not self.free else "",
+            compute_micro_usd=cost.compute_micro_usd,
+            received_s=received_s,
+            queued_s=queued_s,
+            admitted_s=max(0.0, admitted_s),
+            reserved_micro_usd=ticket.reserved_micro_usd if ticket else 0,
+            overhead_s=max(0.0, self.started_s - received_s - queued_s),
+            trace_id=trace.id,
+            span_id=self.span_id,
+            parent_span_id=trace.parent,
+            tags=call.tags,
         )
-
-
-def prompt_estimate(request: Request | EmbedRequest) -> int:
-    """About how many tokens a prompt has."""
-    if isinstance(request, EmbedRequest):
-        return sum(_tokens(prompt) for prompt in request.inputs)
-    prompts = request.completion.prompts if request.completion else ()
-    spoken = sum(len(message.text) for message in request.messages) // CHARACTERS_PER_TOKEN
-    return spoken + sum(_tokens(prompt) for prompt in prompts)
-
-
-def _tokens(prompt: str | tuple[int, ...]) -> int:
-    return len(prompt) // CHARACTERS_PER_TOKEN if isinstance(prompt, str) else len(prompt)

@@ -36,14 +36,20 @@ NOTHING = Sampling()
 
 
 def prepare(
-    request: Request, *, model: str, spec: ModelSpec | None, layers: Mapping[str, Any], native: bool
+    request: Request,
+    *,
+    model: str,
+    spec: ModelSpec | None,
+    layers: Mapping[str, Any],
+    native: bool,
+    traceparent: str | None = None,
 ) -> Request:
     """The request for an engine that calls the model `model`.
 
     `layers`: merged parameters of policy and model. `native`: the engine speaks the caller's own dialect, whose
     defaults it therefore knows. Raises `BadRequest` for a parameter of the wrong type, which names it.
     """
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"traceparent": traceparent} if traceparent else {}
     if model != request.model:
         changes["model"] = model
     sampling = request.sampling

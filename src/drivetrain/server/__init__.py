@@ -1,16 +1,18 @@
-"""The HTTP face: one table of routes, one guard, one place where errors become answers."""
+"""The HTTP face: one table of routes, one guard, one place for keys, and one where errors become answers."""
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from drivetrain.config.schema import Server as ServerConfig
-from drivetrain.errors import DrivetrainError, Internal, MethodNotAllowed, NotFound
-from drivetrain.gateway.meter import ulid
+from drivetrain.errors import DrivetrainError, Forbidden, Internal, MethodNotAllowed, NotFound, Unauthorized
 from drivetrain.server import guard
+from drivetrain.server.auth import CHALLENGE, NOBODY, Auth, check_scope
 from drivetrain.server.exchange import Exchange, Header
-from drivetrain.server.routing import Routes
+from drivetrain.server.routing import Route, Routes
 from drivetrain.telemetry import request_id as log_id
+from drivetrain.ulid import ulid
 
 __all__ = ["App"]
 
@@ -19,11 +21,20 @@ log = logging.getLogger("drivetrain.server")
 
 
 class App:
-    """The application."""
+    """The application. Without `auth` nobody has to show a key, and everybody may do everything."""
 
-    def __init__(self, config: ServerConfig, routes: Routes) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        routes: Routes,
+        auth: Auth | None = None,
+        refused: Callable[[int], None] = lambda status: None,
+    ) -> None:
+        """`refused` is told of a key that was no key (401), or may not do what was asked (403)."""
         self.configure(config)
+        self._key_refused = refused
         self.routes = routes
+        self.auth = auth
 
     def configure(self, config: ServerConfig) -> None:
         self._config = config
@@ -49,11 +60,25 @@ class App:
             await self._fail(exchange, Internal("internal error; the log has the details under this request's id"))
 
     async def _handle(self, exchange: Exchange) -> None:
-        handler = self.routes.find(exchange.method, exchange.path)
-        if handler is None:
+        route = self.routes.find(exchange.method, exchange.path)
+        if route is None:
             await self._unknown(exchange)
-        else:
-            await handler(exchange)
+            return
+        if self.auth is not None:
+            await self._admit(exchange, route, self.auth)
+        await route.handler(exchange)
+
+    async def _admit(self, exchange: Exchange, route: Route, auth: Auth) -> None:
+        """Who asks, and may they? It is the route that was found which says what it takes."""
+        if route.scope is None:
+            exchange.who = NOBODY
+            return
+        try:
+            exchange.who = await auth.identify(exchange)
+            check_scope(exchange.who, route.scope, exchange)
+        except (Unauthorized, Forbidden) as error:
+            self._key_refused(error.status)
+            raise
 
     async def _refused(self, exchange: Exchange) -> bool:
         """Answers itself, and tells so, for what the guard does not let in and for a browser's preflight."""
@@ -93,7 +118,7 @@ class App:
             await exchange.send_body(b"", more=False)
             return
         body = self.routes.render(exchange.path, error)
-        await exchange.respond(error.status, body, headers=retry_headers(error))
+        await exchange.respond(error.status, body, headers=error_headers(error))
 
 
 def request_id(headers: Mapping[bytes, bytes]) -> str:
@@ -104,13 +129,23 @@ def request_id(headers: Mapping[bytes, bytes]) -> str:
     return "req_" + ulid()
 
 
-def retry_headers(error: DrivetrainError) -> Sequence[Header]:
-    """When to come back, in seconds and in milliseconds, and whether it makes sense at all."""
-    headers: list[Header] = []
+def error_headers(error: DrivetrainError) -> Sequence[Header]:
+    """When to come back, in seconds and in milliseconds, whether it makes sense at all, and with what."""
     if error.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, -(-error.retry_after_s // 1))))
-        headers.append((b"retry-after-ms", b"%d" % max(1, round(error.retry_after_s * 1000))))
-    return tuple(headers)
+        again = b"false" if error.status == 402 else b"true"  # a budget is not waited for in a request
+        return (
+            (b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))),
+            (b"retry-after-ms", b"%d" % max(1, math.ceil(error.retry_after_s * 1000))),
+            (b"x-should-retry", again),
+        )
+    if error.status == 401:
+        return (CHALLENGE,)
+    return () if error.retryable or not _tempting(error.status) else ((b"x-should-retry", b"false"),)
+
+
+def _tempting(status: int) -> bool:
+    """Whether clients of OpenAI's API would repeat the request, unless they are told not to."""
+    return status in (408, 409, 429) or status >= 500
 
 
 def hint(path: str) -> str:

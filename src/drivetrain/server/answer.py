@@ -7,7 +7,8 @@ from contextlib import aclosing
 
 from drivetrain.dialects import Reply
 from drivetrain.errors import DrivetrainError
-from drivetrain.server import experts
+from drivetrain.gateway import Receipt
+from drivetrain.server import experts, told
 from drivetrain.server.exchange import STREAM_HEADERS, Exchange
 from drivetrain.types import Event, Experts, Finished, Fold, Progress
 
@@ -18,8 +19,9 @@ Batches = AsyncGenerator[Sequence[Event], None]
 class Stream:
     """One streamed answer. Nothing is sent before the first content, so that an error can still be a status."""
 
-    def __init__(self, exchange: Exchange, reply: Reply, hearts: "Heartbeat") -> None:
+    def __init__(self, exchange: Exchange, reply: Reply, hearts: "Heartbeat", receipt: Receipt) -> None:
         self._exchange = exchange
+        self._receipt = receipt
         self._reply = reply
         self._hearts = hearts
         self._progress = Progress(stage="prompt")
@@ -61,8 +63,8 @@ class Stream:
     async def _write(self, data: bytes, *, more: bool) -> None:
         self._sending = True
         if not self._exchange.started:
-            told = (*STREAM_HEADERS, *experts.headers(self._experts))
-            await self._exchange.start(200, self._reply.media_type.encode(), told)
+            headers = (*STREAM_HEADERS, *told.headers(self._receipt), *experts.headers(self._experts))
+            await self._exchange.start(200, self._reply.media_type.encode(), headers)
         await self._exchange.send_body(data, more=more)
         self._sending = False
         self.quiet_since = time.monotonic()
@@ -91,11 +93,12 @@ class Heartbeat:
                     group.create_task(stream.beat())
 
 
-async def whole(exchange: Exchange, reply: Reply, batches: Batches) -> None:
+async def whole(exchange: Exchange, reply: Reply, batches: Batches, receipt: Receipt) -> None:
     """The answer as one body: the fold of its events."""
     folded = Fold()
     async with aclosing(batches):
         async for events in batches:
             folded.extend(events)
     response = folded.response()
-    await exchange.respond(200, reply.whole(response), headers=experts.headers(response.experts))
+    headers = (*told.headers(receipt), *experts.headers(response.experts))
+    await exchange.respond(200, reply.whole(response), headers=headers)

@@ -7,7 +7,8 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import parse_qs
 
-from drivetrain.errors import BadRequest, TooLarge, UnsupportedMedia
+from drivetrain.errors import DrivetrainError, TooLarge, UnsupportedMedia
+from drivetrain.governance import ANYBODY
 
 Header = tuple[bytes, bytes]
 
@@ -67,6 +68,7 @@ class Exchange:
         "path",
         "query_string",
         "started",
+        "who",
     )
 
     def __init__(
@@ -83,6 +85,7 @@ class Exchange:
         self.extra: list[Header] = []  # headers of every answer to this request
         self.json_type = JSON  # how the dialect of this path writes it
         self.max_body_bytes = 0
+        self.who = ANYBODY  # who asks, once that is known
         self._wire = wire
         self._keep_alive = keep_alive
         self._head = b""  # of the response, until there is something to send with it
@@ -90,7 +93,7 @@ class Exchange:
         self._arrived: deque[bytes] = deque()
         self._arrived_bytes = 0
         self._complete = False
-        self._broken = ""
+        self._broken: DrivetrainError | None = None
         self._news: asyncio.Future[None] | None = None
         self._body: bytes | None = None
 
@@ -109,11 +112,9 @@ class Exchange:
         """The whole body. Raises `TooLarge`, or `UnsupportedMedia` if it is compressed."""
         if self._body is None:
             self._check_declared()
-            while not self._complete:
-                await self._more()
-                if self._arrived_bytes > self.max_body_bytes:
-                    raise self._too_large(self._arrived_bytes)
+            while self._arrived_bytes <= self.max_body_bytes and not self._complete:
                 self._wire.hold(hold=False)
+                await self._more()
             if self._arrived_bytes > self.max_body_bytes:
                 raise self._too_large(self._arrived_bytes)
             self._body = b"".join(self._arrived) if len(self._arrived) != 1 else self._arrived[0]
@@ -137,11 +138,11 @@ class Exchange:
     async def _more(self) -> None:
         if self.headers.get(b"expect", b"").lower() == b"100-continue" and not self.started and not self._arrived:
             self._wire.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if not self._broken:
+        if self._broken is None:
             self._news = asyncio.get_running_loop().create_future()
             await self._news
-        if self._broken:
-            raise BadRequest(self._broken)
+        if self._broken is not None:
+            raise self._broken
 
     def feed(self, data: bytes) -> None:
         """A piece of the body has come. Nobody reads it once the answer is out."""
@@ -159,7 +160,7 @@ class Exchange:
         if self._news is not None:
             self._tell()
 
-    def break_off(self, why: str) -> None:
+    def break_off(self, why: DrivetrainError) -> None:
         """The rest of the body cannot be read."""
         self._broken = why
         self._tell()

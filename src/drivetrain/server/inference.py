@@ -3,10 +3,12 @@
 import time
 
 from drivetrain.dialects import Surface
-from drivetrain.errors import Draining
-from drivetrain.gateway import Call, Gateway
-from drivetrain.server import experts
+from drivetrain.errors import Draining, DrivetrainError
+from drivetrain.gateway import Gateway, Receipt
+from drivetrain.server import experts, told
 from drivetrain.server.answer import Heartbeat, Stream, whole
+from drivetrain.server.asked import call_of
+from drivetrain.server.bodies import Bodies
 from drivetrain.server.exchange import Exchange
 from drivetrain.types import Embeddings, EmbedRequest, Request, Timings
 
@@ -14,8 +16,9 @@ from drivetrain.types import Embeddings, EmbedRequest, Request, Timings
 class Inference:
     """Serves requests through one gateway. After `drain` new ones are refused, running ones go on."""
 
-    def __init__(self, gateway: Gateway, hearts: Heartbeat) -> None:
+    def __init__(self, gateway: Gateway, hearts: Heartbeat, bodies: Bodies) -> None:
         self.gateway = gateway
+        self._bodies = bodies
         self.draining = False
         self._hearts = hearts
 
@@ -30,20 +33,27 @@ class Inference:
 
     async def answer(self, exchange: Exchange, surface: Surface, request: Request) -> None:
         """Stream or send whole. The caller's leaving cancels everything behind it."""
-        call = _call(exchange, surface.name)
+        receipt = Receipt()
+        call = call_of(exchange, surface.name, receipt)
         reply = surface.reply(request, id=call.id, created_s=call.received_s)
         batches = self.gateway.generate(request, call)
-        if request.stream:
-            await Stream(exchange, reply, self._hearts).run(batches)
-        else:
-            await whole(exchange, reply, batches)
+        if (kept := self.gateway.kept(request.model)) is not None:
+            batches = self._bodies.overheard(batches, call.id, await exchange.body(), kept)
+        try:
+            if request.stream:
+                await Stream(exchange, reply, self._hearts, receipt).run(batches)
+            else:
+                await whole(exchange, reply, batches, receipt)
+        except DrivetrainError:
+            exchange.extra += told.headers(receipt)
+            raise
 
     async def embeddings(self, exchange: Exchange, dialect: str, request: EmbedRequest) -> tuple[Embeddings, Timings]:
-        call = _call(exchange, dialect)
-        answer = await self.gateway.embed(request, call)
+        receipt = Receipt()
+        call = call_of(exchange, dialect, receipt)
+        try:
+            answer = await self.gateway.embed(request, call)
+        finally:
+            exchange.extra += told.headers(receipt)
         exchange.extra += experts.headers(answer.experts)
         return answer, Timings(prompt_s=time.time() - call.received_s)
-
-
-def _call(exchange: Exchange, dialect: str) -> Call:
-    return Call(id=exchange.id, dialect=dialect, received_s=time.time())

@@ -12,7 +12,9 @@ from drivetrain.errors import BadRequest, ModelNotFound
 from drivetrain.gateway import Gateway
 from drivetrain.library import Layer, Library, sources
 from drivetrain.server import errand
+from drivetrain.server.auth import check_model, may_use
 from drivetrain.server.exchange import Exchange
+from drivetrain.server.reach import check_local, check_source
 
 
 class NewModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -31,10 +33,12 @@ class Models:
         self._library = library
 
     async def list(self, exchange: Exchange) -> None:
-        await exchange.respond(200, openai.encode_models(self._gateway.catalog.models()))
+        models = [model for model in self._gateway.catalog.models() if may_use(exchange.who, model.id)]
+        await exchange.respond(200, openai.encode_models(models))
 
     async def get(self, exchange: Exchange, name: str) -> None:
         entry = await self._gateway.resolve(name)
+        check_model(exchange.who, entry.name)
         if exchange.query("effective") in ("true", "1"):
             await exchange.respond(200, msgspec.json.encode(self._effective(name)))
         else:
@@ -57,10 +61,13 @@ class Models:
         except msgspec.DecodeError as error:
             raise BadRequest(f"expected {{import, name, link}} or {{pull, name, stream}}: {error}") from error
         if wanted.import_path is not None and wanted.pull is None:
+            check_local(exchange.who, wanted.import_path)
             path = Path(wanted.import_path)
+            check_model(exchange.who, wanted.name or path.stem)
             spec = await self._library.add(path, wanted.name or path.stem, link=wanted.link)
             name = spec.id
         elif wanted.pull is not None and wanted.import_path is None:
+            check_source(exchange.who, wanted.pull, name=wanted.name)
             statuses = self._library.pull(wanted.pull, name=wanted.name)
             if wanted.stream:
                 await errand.told(exchange, statuses, openai.encode_error)
@@ -76,11 +83,13 @@ class Models:
             patch = msgspec.json.decode(await exchange.body(), type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise BadRequest(f"PATCH takes a JSON object with members of model.json: {error}") from error
+        check_model(exchange.who, name)
         spec = await self._library.update(name, patch)
         await self._gateway.unload(spec.id)  # the next request loads it with its new settings
         await exchange.respond(200, openai.encode_model(self._gateway.catalog.describe(spec.id)))
 
     async def delete(self, exchange: Exchange, name: str) -> None:
+        check_model(exchange.who, name)
         await delete(self._gateway, self._library, name)
         await exchange.respond(200, msgspec.json.encode({"id": name, "object": "model", "deleted": True}))
 

@@ -4,12 +4,14 @@ import asyncio
 import time
 
 from drivetrain.dialects import Surface, ollama
-from drivetrain.errors import ContextOverflow, NotFound
+from drivetrain.errors import ContextOverflow, ModelNotFound, NotFound
 from drivetrain.library import Library, about
 from drivetrain.server import errand
+from drivetrain.server.auth import check_model, may_use
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.inference import Inference
 from drivetrain.server.models import delete
+from drivetrain.server.reach import check_source, check_target
 from drivetrain.types import Embeddings, EmbedRequest, ModelSpec, Request, Timings
 
 COPILOT = b"GitHubCopilotChat"
@@ -31,6 +33,7 @@ class Ollama:
 
     async def _generate(self, exchange: Exchange, surface: Surface) -> None:
         request = surface.decode_request(await self._inference.body(exchange))
+        check_model(exchange.who, request.model)
         await self._check_thinking(request)
         if ollama.wants_load(request):
             await self._load(exchange, request)
@@ -77,6 +80,7 @@ class Ollama:
 
     async def _vectors(self, exchange: Exchange, dialect: str, request: EmbedRequest) -> tuple[Embeddings, Timings]:
         """An empty input asks for no vector: it only loads the model."""
+        check_model(exchange.who, request.model)
         if request.inputs:
             return await self._inference.embeddings(exchange, dialect, request)
         await self._gateway.load(request.model, keep_alive_s=request.keep_alive_s, options=request.options)
@@ -94,7 +98,8 @@ class Ollama:
         await exchange.respond(200, b'{"cloud":{"disabled":true,"source":"drivetrain"}}')
 
     async def tags(self, exchange: Exchange) -> None:
-        await exchange.respond(200, ollama.encode_tags(self._gateway.catalog.models()))
+        models = [model for model in self._gateway.catalog.models() if may_use(exchange.who, model.id)]
+        await exchange.respond(200, ollama.encode_tags(models))
 
     async def ps(self, exchange: Exchange) -> None:
         loaded = [model for models in (await self._gateway.loaded()).values() for model in models]
@@ -103,6 +108,7 @@ class Ollama:
     async def show(self, exchange: Exchange) -> None:
         asked = ollama.decode_show_request(await exchange.body())
         entry = await self._gateway.resolve(asked.model)
+        check_model(exchange.who, entry.name)
         copilot = exchange.headers.get(b"user-agent", b"").startswith(COPILOT)
         basename = asked.model if copilot else None
         spec = entry.spec
@@ -118,23 +124,39 @@ class Ollama:
 
     async def pull(self, exchange: Exchange) -> None:
         asked = ollama.decode_pull_request(await exchange.body())
+        check_source(exchange.who, asked.model, insecure=asked.insecure)
         await self._report(exchange, self._library.pull(asked.model, insecure=asked.insecure), stream=asked.stream)
 
     async def push(self, exchange: Exchange) -> None:
         asked = ollama.decode_push_request(await exchange.body())
+        check_target(exchange.who, asked.model, insecure=asked.insecure)
         await self._report(exchange, self._library.push(asked.model, insecure=asked.insecure), stream=asked.stream)
 
     async def create(self, exchange: Exchange) -> None:
         asked = ollama.decode_create_request(await exchange.body())
+        check_model(exchange.who, asked.model)
+        if asked.from_ and not asked.files:
+            self._check_base(exchange, asked.from_)
         await self._report(exchange, self._library.create(asked), stream=asked.stream)
+
+    def _check_base(self, exchange: Exchange, base: str) -> None:
+        """A model that is not here yet would be pulled."""
+        try:
+            check_model(exchange.who, self._library.lookup(base).id)
+        except ModelNotFound:
+            check_source(exchange.who, base)
 
     async def copy(self, exchange: Exchange) -> None:
         asked = ollama.decode_copy_request(await exchange.body())
+        check_model(exchange.who, asked.source)
+        check_model(exchange.who, asked.destination)
         await self._library.copy(asked.source, asked.destination)
         await exchange.respond(200)
 
     async def delete(self, exchange: Exchange) -> None:
-        await delete(self._gateway, self._library, ollama.decode_delete_request(await exchange.body()))
+        model = ollama.decode_delete_request(await exchange.body())
+        check_model(exchange.who, model)
+        await delete(self._gateway, self._library, model)
         await exchange.respond(200)
 
     async def head_blob(self, exchange: Exchange, digest: str) -> None:

@@ -1,6 +1,7 @@
 """What operators and load balancers ask: health, readiness, metrics, engines, lifecycle events."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -18,7 +19,15 @@ EVENT_STREAM = b"text/event-stream"
 
 
 class Operations:
-    def __init__(self, gateway: Gateway, inference: Inference, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        inference: Inference,
+        telemetry: Telemetry,
+        troubles: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`troubles`: what is away though requests are answered without it, and since when or why."""
+        self._troubles = troubles
         self._gateway = gateway
         self._inference = inference
         self._telemetry = telemetry
@@ -32,13 +41,20 @@ class Operations:
         await exchange.respond(200, msgspec.json.encode({"status": "ok", "version": __version__}))
 
     async def readyz(self, exchange: Exchange) -> None:
-        """Whether to send requests here: not while draining, nor when every engine is away."""
+        """Whether to send requests here: not while draining, nor when every engine is away. Without the database or
+        the shared state a server goes on, degraded."""
         members = self._gateway.pool.members.values()
         ready = not self._inference.draining and any(member.health.ready for member in members)
-        state = {
-            "status": "ready" if ready else "draining" if self._inference.draining else "no engine is ready",
-            "engines": {member.name: msgspec.to_builtins(member.health) for member in members},
+        troubles = self._troubles()
+        well = "degraded" if troubles else "ready"
+        state: dict[str, Any] = {
+            "status": well if ready else "draining" if self._inference.draining else "no engine is ready",
         }
+        open_to_all = "metrics" in exchange.who.scopes  # where keys are asked for, the details are in /v1/engines
+        if open_to_all:
+            state["engines"] = {member.name: msgspec.to_builtins(member.health) for member in members}
+        if troubles and open_to_all:
+            state["troubles"] = dict(troubles)
         await exchange.respond(200 if ready else 503, msgspec.json.encode(state))
 
     async def metrics(self, exchange: Exchange) -> None:

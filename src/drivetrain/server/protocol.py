@@ -16,12 +16,19 @@ import httptools
 import uvicorn
 from uvicorn.server import ServerState
 
+from drivetrain.errors import BadRequest, DrivetrainError, SlowRequest
 from drivetrain.server.exchange import Exchange
 
 MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 128  # of different names
 MAX_WAITING = 32  # requests that a caller sent ahead, without waiting for answers
 LINGER_S = 2.0
 HEAD_S = 20.0  # how long a caller may take to send the head of a request
+BODY_S = 20.0  # how long the body of a request may stand still
+BODY_BYTES_PER_S = 500  # and how fast it has to come in the long run
+STALLED_S = 60.0  # how long a caller may take to read what fills the buffers
+# What decides who asks and where a request ends: said twice, others on the way may have taken the other one for true.
+SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"x-api-key"})
 UPGRADE = re.compile(rb"\r\n(?:upgrade|http2-settings):[^\r\n]*", re.IGNORECASE)
 Handle = Callable[[Exchange], Awaitable[None]]
 
@@ -42,6 +49,8 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
+        self._in_head = False  # what the parser reads are headers of a request; else trailers, which nobody asked for
+        self._doubled = b""  # a header that was sent twice and must not be
         self._between = True  # no request has begun to arrive
         self._reading: Exchange | None = None  # whose body arrives
         self._current: Exchange | None = None  # who is answered
@@ -50,7 +59,12 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._lingering = False
         self._writable: asyncio.Event | None = None  # None: the caller keeps up
+        self._stalled_since = 0.0
         self.quiet_since = time.monotonic()
+        self._swept_s = self.quiet_since
+        self._body_bytes = 0  # that came since then
+        self._held = False  # we take no more of the body for now
+        self._patience_s = BODY_S
 
     # --- called by the event loop -------------------------------------------------------------------------------------
 
@@ -88,6 +102,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable = asyncio.Event()
+        self._stalled_since = time.monotonic()
 
     def resume_writing(self) -> None:
         if self._writable is not None:
@@ -98,27 +113,45 @@ class Connection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._between = False
+        self._in_head = True
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        if self._in_head:
+            name = name.lower()
+            if name in self._headers and name in SINGLE:
+                self._doubled = name
+            self._headers[name] = value
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._closing or not self._acceptable():
+            return
         parser = self._parser
         path, query = _taken_apart(self._url)
         method = parser.get_method().decode("ascii")
         exchange = Exchange(self, method, path, query, self._headers, keep_alive=parser.should_keep_alive())
         self._reading = exchange
         self._url, self._headers, self._head_bytes = b"", {}, 0
+        self._patience_s = BODY_S
         if self._current is None:
             self._begin(exchange)
         elif len(self._waiting) < MAX_WAITING:
             self._waiting.append(exchange)
-            self._transport.pause_reading()
+            self.hold(hold=True)
         else:
             self._refuse(b"400 Bad Request", b"too many requests sent ahead")
 
+    def _acceptable(self) -> bool:
+        """Whether the head is one that is answered; else it is refused."""
+        if self._doubled:
+            self._refuse(b"400 Bad Request", b"two headers %b; send one" % self._doubled)
+        elif len(self._headers) > MAX_HEADERS:
+            self._refuse(b"431 Request Header Fields Too Large", b"at most %d headers are accepted" % MAX_HEADERS)
+        return not self._closing
+
     def on_body(self, data: bytes) -> None:
+        self._body_bytes += len(data)
         if self._reading is not None:
             self._reading.feed(data)
 
@@ -157,8 +190,10 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         elif self._waiting:
             self._begin(self._waiting.popleft())
+            if self._reading is self._current:  # its body was not whole when the line was held
+                self.hold(hold=False)
         else:
-            self._transport.resume_reading()
+            self.hold(hold=False)
 
     def _linger(self) -> None:
         """An answer came before its request was whole. Read on for a while: hanging up now could cost the answer."""
@@ -185,6 +220,7 @@ class Connection(asyncio.Protocol):
             await self._writable.wait()
 
     def hold(self, *, hold: bool) -> None:
+        self._held = hold
         if hold:
             self._transport.pause_reading()
         elif not self._closing:
@@ -200,9 +236,18 @@ class Connection(asyncio.Protocol):
         if self._current is None:
             head = b"HTTP/1.1 %b\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self._transport.write(head % (status, len(text)) + text)
-            self._transport.close()
+            self._transport.write_eof()
+            self._loop.call_later(
+                LINGER_S, self._transport.close
+            )  # at once, what is still on its way would cost the answer
         elif self._reading is not None:
-            self._reading.break_off(text.decode())
+            self._break_off(BadRequest(text.decode()))
+
+    def _break_off(self, error: DrivetrainError) -> None:
+        """No more of this body is taken; whoever waits for it gets the error."""
+        self._closing = True
+        if self._reading is not None:
+            self._reading.break_off(error)
             self._reading = None
 
     def shutdown(self) -> None:
@@ -212,12 +257,30 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def sweep(self, now_s: float, *, idle_s: float) -> None:
-        """Hang up on a caller who has been silent too long, or takes too long to say what it wants."""
-        if self._current is None and not self._closing:
+        """Hang up on a caller who is silent too long, or takes too long to say what it wants or to hear the answer."""
+        passed_s, self._swept_s = max(0.0, now_s - self._swept_s), now_s
+        if self._writable is not None and now_s - self._stalled_since > STALLED_S:
+            self._transport.abort()
+        if self._closing:
+            return
+        if self._reading is not None:
+            self._wait_for_body(passed_s)
+        elif self._current is None:
             allowed_s = idle_s if self._between else HEAD_S
             if now_s - self.quiet_since > allowed_s:
                 self._closing = True
                 self._transport.close()
+
+    def _wait_for_body(self, passed_s: float) -> None:
+        """Each byte buys its sender time, up to a limit: who sends one now and then runs out of it."""
+        came_s, self._body_bytes = self._body_bytes / BODY_BYTES_PER_S, 0
+        if self._held:
+            return
+        self._patience_s = min(BODY_S, self._patience_s + came_s) - passed_s
+        if self._patience_s < 0:
+            self._break_off(
+                SlowRequest(f"the body of the request came too slowly: {BODY_S:g} s passed with little or none of it")
+            )
 
 
 def _without_upgrade(data: bytes) -> bytes:

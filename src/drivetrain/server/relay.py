@@ -1,7 +1,7 @@
 """With several worker processes: what a worker hands to the owner, over a Unix socket.
 
 The owner is the process with the embedded engine, the downloads, the lifecycle events and the metrics: there is one of
-each. A worker answers by itself what goes to other engines and is under no limit, which has to be counted in one place.
+each. A worker answers by itself what goes to other engines and is under no limit that has to be counted in one place.
 """
 
 from collections.abc import AsyncIterable
@@ -30,33 +30,35 @@ _named = msgspec.json.Decoder(_Named).decode
 class Relay:
     """One per worker. Close it with `aclose`."""
 
-    def __init__(self, owner: Path, gateway: Gateway) -> None:
+    def __init__(self, owner: Path, gateway: Gateway, *, counts: bool) -> None:
+        """`counts`: limits and budgets are counted in a place that every worker reaches."""
         self._gateway = gateway
+        self._counts = counts
         self._client = web.open_client("http://owner", uds=str(owner), idle_s=None, proxies=False, connections=1000)
 
     def table(self, routes: Routes, inference: frozenset[str]) -> Routes:
         """The worker's table of routes: `inference` paths are looked at, some others are our own, the rest relayed."""
         table = Routes()
         table.renderers, table.json_types = routes.renderers, routes.json_types
-        for (method, path), handler in routes.exact.items():
+        for (method, path), route in routes.exact.items():
             if path in inference:
-                table.add(method, path, self._chosen(handler))
+                table.add(method, path, self._chosen(route.handler), scope=route.scope)
             else:
-                table.add(method, path, handler if path in OWN_PATHS else self.forward)
-        for method, prefix in routes.prefixes:
-            table.under(method, prefix, self._forward_tail)
+                table.add(method, path, route.handler if path in OWN_PATHS else self.forward, scope=route.scope)
+        for (method, prefix), below in routes.prefixes.items():
+            table.under(method, prefix, self._forward_tail, scope=below.scope)
         return table
 
     def _chosen(self, handler: Handler) -> Handler:
         async def handle(exchange: Exchange) -> None:
-            if await self._is_ours(await exchange.body()):
+            if await self._is_ours(exchange, await exchange.body()):
                 await handler(exchange)
             else:
                 await self.forward(exchange)
 
         return handle
 
-    async def _is_ours(self, body: bytes) -> bool:
+    async def _is_ours(self, exchange: Exchange, body: bytes) -> bool:
         """Whether this process may answer. What cannot even be read is refused right here, by the handler."""
         try:
             entry = await self._gateway.resolve(_named(body).model)
@@ -66,7 +68,7 @@ class Relay:
             return False  # a model that came since we looked is known to the owner
         members = self._gateway.pool.members
         embedded = any(members[target.engine].embedded for target in entry.targets if target.engine in members)
-        return not embedded and not entry.policy.limited
+        return not embedded and (self._counts or not self._gateway.limited(entry, exchange.who))
 
     async def _forward_tail(self, exchange: Exchange, _: str) -> None:
         await self.forward(exchange)

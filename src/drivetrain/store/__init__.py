@@ -1,10 +1,23 @@
-"""What must outlive the process: the ledger of attempts, in SQLite. The only package that knows a database.
+"""What must outlive the process: who may do what, what it cost, in SQLite or PostgreSQL. The only package that knows a
+database.
 
 `Store.open` brings a database to the newest schema; `Ledger` appends rows to it without making the event loop wait.
-SQLAlchemy and Alembic are imported when a query or a migration needs them, never for an ordinary start.
+SQLAlchemy and Alembic are imported when a query or a migration needs them; an ordinary start with SQLite does neither.
 """
 
-from drivetrain.store.database import AttemptQuery, Store
+from drivetrain.store.database import Store
+from drivetrain.store.kept import Body, ConfigRevision
 from drivetrain.store.ledger import Ledger
+from drivetrain.store.usage import DIMENSIONS, AttemptQuery, Dimension, UsageQuery, UsageRow
 
-__all__ = ["AttemptQuery", "Ledger", "Store"]
+__all__ = [
+    "DIMENSIONS",
+    "AttemptQuery",
+    "Body",
+    "ConfigRevision",
+    "Dimension",
+    "Ledger",
+    "Store",
+    "UsageQuery",
+    "UsageRow",
+]

@@ -1,110 +1,195 @@
-"""One database: where it is, that its schema is the newest, and questions to it."""
+"""One database: that its schema is the newest, transactions in it, and questions to it.
 
-import fcntl
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+Everything but `open` and the making of a `Store` may wait for the database: call it from a thread. What cannot be
+asked because the database is away raises `StoreAway`.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-import anyio.to_thread
-import msgspec
+from drivetrain.errors import BadRequest, StoreAway
+from drivetrain.governance import Attempt, Rule
+from drivetrain.store import kept, spending, usage
+from drivetrain.store.kept import Body, ConfigRevision
+from drivetrain.store.sqlite import SCHEME, Sqlite
+from drivetrain.store.usage import AttemptQuery, UsageQuery, UsageRow
 
-from drivetrain.errors import BadRequest, Internal
-from drivetrain.types import Attempt
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
 
-SCHEMA = "0001"  # the newest revision of `migrations`; `schema.sql` makes it
-SQLITE = "sqlite:///"
-BUSY_MS = 250  # how long one statement waits for another process; the ledger retries for as long as it takes
+    from drivetrain.store.postgres import Postgres
+
+POSTGRES = ("postgresql", "postgres")
+REVISION = "SELECT revision FROM head"
+REPORT_S = 300  # how long a question that goes over many rows may take
 
 
-class AttemptQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of the ledger, newest first. `None` does not restrict."""
+class Rows(Protocol):
+    """The ledger's way in: `sqlite.Rows` or `postgres.Rows`."""
 
-    request_id: str | None = None
-    model: str | None = None
-    engine: str | None = None
-    outcome: str | None = None
-    since_s: float | None = None  # Unix time, inclusive
-    until_s: float | None = None  # Unix time, exclusive
-    limit: int = 100
+    def insert(self, rows: Sequence[Attempt]) -> Sequence[tuple[Attempt, str]]: ...
+    def keep(self, bodies: Sequence[Body]) -> Sequence[tuple[Body, str]]: ...
+    def close(self) -> None: ...
 
 
 class Store:
-    """A database at the newest schema."""
+    """A database at the newest schema, of whatever kind."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, database: "Sqlite | Postgres") -> None:
+        self._database = database
+        self._making = threading.Lock()
+        self._reports = threading.Lock()  # one at a time: they leave connections to those who are in a hurry
 
     @classmethod
     def open(cls, url: str, home: Path) -> "Store":
         """The database of `store.url`; a relative path is relative to `home`. Creates it, or migrates it, one process
         at a time. Raises `BadRequest` for a URL of another kind and `Internal` for a database that cannot be used."""
-        if not url.startswith(SQLITE) or url == SQLITE:
-            raise BadRequest(f"store.url {url!r} is not supported; use sqlite:///PATH", param="store.url")
-        path = home / url.removeprefix(SQLITE)
-        try:
-            _prepare(path)
-        except (OSError, sqlite3.Error) as error:
-            advice = "repair it, move it away, or set store.url"
-            raise Internal(f"cannot open the store {path}: {error}; {advice}") from error
-        return cls(path)
+        database = _database(url, home)
+        database.prepare()
+        return cls(database)
 
-    def connect(self) -> sqlite3.Connection:
-        """A connection of the calling thread, for the ledger's hot insert. Transactions are explicit. A database that
-        was taken away since `open` is made anew."""
-        _prepare(self.path)
-        connection = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1000)
-        # With WAL, NORMAL survives a crash of any process; a power cut may cost the last moments, never the database.
-        connection.execute("PRAGMA synchronous=NORMAL")
-        return connection
+    def __str__(self) -> str:
+        """Where it is, as messages tell it: no password."""
+        return str(self._database)
 
-    async def attempts(self, query: AttemptQuery) -> list[Attempt]:
+    def rows(self) -> Rows:
+        """A way in for the ledger's thread. A database that was taken away since `open` is made anew."""
+        return self._database.rows()
+
+    def engine(self) -> "Engine":
+        """SQLAlchemy's way in, made once. `reading` and `writing` are what to use of it."""
+        with self._making:
+            return self._engine
+
+    @contextmanager
+    def reading(self) -> "Iterator[Connection]":
+        """A transaction that writes nothing."""
+        with _asking(self), self.engine().execution_options(reads=True).begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> "Iterator[Connection]":
+        """A transaction, committed at the end. In SQLite nobody else writes meanwhile; in PostgreSQL lock what you
+        read before you write."""
+        with _asking(self), self.engine().begin() as connection:
+            yield connection
+
+    def revision(self) -> int:
+        """The newest revision of `audit`: whether anything has changed. Cheap enough to be asked twice a second, and
+        needs no SQLAlchemy where the rest does not."""
+        return int((self._first(REVISION) or (0,))[0])
+
+    def close(self) -> None:
+        """Let go of connections."""
+        with self._making:
+            if "_engine" in self.__dict__:
+                self._engine.dispose()
+        if isinstance(self._database, Sqlite):
+            self._database.close()
+
+    # --- the ledger ---------------------------------------------------------------------------------------------------
+
+    def attempts(self, query: AttemptQuery) -> list[Attempt]:
         """Rows of the ledger, newest first."""
-        return await anyio.to_thread.run_sync(self._attempts, query)
+        with self._reporting() as connection:
+            return usage.attempts_of(connection, query)
 
-    def _attempts(self, query: AttemptQuery) -> list[Attempt]:
-        from sqlalchemy import NullPool, create_engine, select
+    def after(self, seq: int, limit: int) -> list[tuple[int, Attempt]]:
+        """Rows that were committed after the one numbered `seq`, with their numbers, in their order."""
+        with self.reading() as connection:
+            return usage.attempts_after(connection, seq, limit)
 
-        from drivetrain.store.tables import attempts
+    def usage(self, query: UsageQuery) -> list[UsageRow]:
+        """What the rows come to, ordered by what they are grouped by."""
+        with self._reporting() as connection:
+            return usage.usage_of(connection, query)
 
-        column = attempts.c
-        exact = {column[name]: getattr(query, name) for name in ("request_id", "model", "engine", "outcome")}
-        asked = select(attempts).order_by(column.id.desc()).limit(query.limit)
-        asked = asked.where(*[column == value for column, value in exact.items() if value is not None])
-        if query.since_s is not None:
-            asked = asked.where(column.started_s >= query.since_s)
-        if query.until_s is not None:
-            asked = asked.where(column.started_s < query.until_s)
-        with create_engine(f"sqlite:///{self.path}", poolclass=NullPool).connect() as connection:
-            return [Attempt(**row) for row in connection.execute(asked).mappings()]
+    def spent(self, rule: Rule, from_s: float, until_s: float) -> int:
+        """Micro-dollars within the scope of a rule: what a budget starts with."""
+        with self.reading() as connection:
+            return spending.spent_by(connection, rule, from_s, until_s)
+
+    # --- what is kept beside it ---------------------------------------------------------------------------------------
+
+    def body(self, request_id: str) -> Body | None:
+        """What was said in a request, if `Ledger.keep` kept it and its time is not over."""
+        with self.reading() as connection:
+            return kept.body(connection, request_id)
+
+    def sweep_bodies(self, now_s: float) -> int:
+        """Delete bodies whose time is over: how many those were."""
+        with self.writing() as connection:
+            return kept.sweep_bodies(connection, now_s)
+
+    def keep_config(self, body: str, *, actor: str, at_s: float) -> ConfigRevision:
+        """Give a configuration a number, unless it is the newest one already."""
+        newest = self._first(kept.NEWEST_CONFIG)
+        if newest is not None and newest[-1] == body:
+            return ConfigRevision(**dict(zip(ConfigRevision.__struct_fields__, newest, strict=True)))
+        with self.writing() as connection:
+            return kept.keep_config(connection, body, actor=actor, at_s=at_s)
+
+    def config(self, revision: int) -> ConfigRevision | None:
+        with self.reading() as connection:
+            return kept.config(connection, revision)
+
+    def configs(self, limit: int = 100) -> list[ConfigRevision]:
+        """Newest first."""
+        with self.reading() as connection:
+            return kept.configs(connection, limit)
+
+    def _first(self, question: str) -> Sequence[Any] | None:
+        if isinstance(self._database, Sqlite):  # what every start asks: it needs no SQLAlchemy
+            return self._database.first(question)
+        with self.reading() as connection:
+            return connection.exec_driver_sql(question).first()
+
+    @contextmanager
+    def _reporting(self) -> "Iterator[Connection]":
+        with self._reports, self.reading() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{REPORT_S}s'")
+            yield connection
+
+    @cached_property
+    def _engine(self) -> "Engine":
+        return self._database.engine()
 
 
-def _prepare(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _one_process(path.with_name(f"{path.name}.lock")):
-        _bring_to_schema(path)
+def _database(url: str, home: Path) -> "Sqlite | Postgres":
+    if url.startswith(SCHEME) and url != SCHEME:
+        return Sqlite(home / url.removeprefix(SCHEME))
+    scheme, colon, _ = url.partition("://")
+    if not colon or scheme.partition("+")[0] not in POSTGRES:
+        advice = "use sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+        raise BadRequest(f"store.url {scheme.partition(':')[0]!r} is not supported; {advice}", param="store.url")
+    try:
+        from drivetrain.store.postgres import Postgres
+    except ModuleNotFoundError as error:
+        advice = "pip install 'drivetrain[postgres]'"
+        raise BadRequest(f"store.url asks for PostgreSQL, and {error.name} is missing; {advice}") from error
+    return Postgres(url)
 
 
 @contextmanager
-def _one_process(lock: Path) -> Iterator[None]:
-    with lock.open("ab") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+def _asking(store: Store) -> Iterator[None]:
+    from sqlalchemy import exc
+
+    reason: object
+    try:
         yield
-
-
-def _bring_to_schema(path: Path) -> None:
-    """An empty database gets the newest schema at once, without Alembic's second of imports; an older one its steps."""
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=5.0)) as connection:
-        connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute("PRAGMA journal_mode=WAL")
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
-        if not tables:
-            schema = Path(__file__).with_name("schema.sql").read_text()
-            connection.executescript(f"BEGIN IMMEDIATE; {schema} COMMIT;")
-            return
-        newest = "SELECT 1 FROM alembic_version WHERE version_num = ?"
-        if "alembic_version" in tables and connection.execute(newest, [SCHEMA]).fetchone():
-            return
-    from drivetrain.store import migrate
-
-    migrate.upgrade(f"sqlite:///{path}")
+    except (exc.IntegrityError, exc.DataError, exc.ProgrammingError):
+        raise  # the database is there, and what was asked is wrong
+    except exc.TimeoutError as error:
+        cause: Exception = error
+        reason = "all connections are in use"
+    except exc.DBAPIError as error:
+        cause, reason = error, error.orig
+    else:
+        return
+    told = " ".join(str(reason).split())
+    raise StoreAway(f"the store {store} cannot be asked: {told}; try again", retry_after_s=1.0) from cause

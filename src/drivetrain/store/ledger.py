@@ -6,13 +6,11 @@ written when it is back, or at the next start. The key of a row makes writing it
 """
 
 import logging
-import sqlite3
 import threading
 from asyncio import AbstractEventLoop, get_running_loop
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -20,42 +18,26 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from drivetrain.store.database import Store
+from drivetrain.errors import StoreAway
+from drivetrain.governance import Attempt
+from drivetrain.store.database import Rows, Store
 from drivetrain.store.journal import Journal, Segment
-from drivetrain.types import Attempt
+from drivetrain.store.kept import Body
 
 Drained = Callable[[Sequence[Attempt], int], None]
 
 GATHER_S = 0.05  # how long a batch gathers rows
 RETRY_S = (0.1, 5.0)  # between tries while the database is away: first, and at most
 MEMORY_ROWS = 10_000  # that wait for the database in memory; more wait in the journal alone
-STATEMENT_ROWS = (128, 32, 8, 1)  # in one statement: few sizes, for each is kept prepared, and the large ones are large
 BATCH_ROWS = 1_000  # in one transaction, so that other processes get their turn
+MEMORY_BODIES = 256  # that wait for the database; more are not kept
+BATCH_BODIES = 32
 LINE_BYTES = 4_096  # a longer row has a text that is no name; its texts are cut
 TEXT_CHARACTERS = 200
 
 log = logging.getLogger("drivetrain.store")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Attempt).decode
-_COLUMNS = len(Attempt.__struct_fields__)
-_AWAY = (sqlite3.Error, OSError)  # locked, full, gone, damaged: tried again
-_REFUSED = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError)
-
-
-@lru_cache(maxsize=len(STATEMENT_ROWS))
-def _insertion(rows: int) -> str:
-    row = f"({', '.join('?' * _COLUMNS)})"
-    return f"INSERT INTO attempts VALUES {', '.join([row] * rows)} ON CONFLICT (id) DO NOTHING"  # noqa: S608 - no value in it
-
-
-def _insert_all(connection: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
-    """Many rows in one statement: each statement is a moment in which the event loop's thread has to be waited for."""
-    start = 0
-    for size in STATEMENT_ROWS:
-        while len(rows) - start >= size:
-            part = rows[start : start + size]
-            connection.execute(_insertion(size), [value for row in part for value in row])
-            start += size
 
 
 def _ignore(attempts: Sequence[Attempt], backlog: int) -> None:
@@ -66,6 +48,7 @@ class Ledger:
     """Writes attempts to a store. `start` it once, `append` to it, `close` it at the end."""
 
     def __init__(self, store: Store, state: Path, *, memory_rows: int = MEMORY_ROWS) -> None:
+        self.away = False  # the database could not be written when that was last tried
         self.lost = 0  # rows that neither memory nor disk could keep
         self._store = store
         self._memory_rows = memory_rows
@@ -73,13 +56,14 @@ class Ledger:
         self._refused = state / "ledger" / "refused.jsonl"
         self._lock = threading.Lock()  # queue, journal and numbers change together
         self._queue: deque[Attempt] = deque()  # rows number `_written + 1` and on
+        self._bodies: deque[Body] = deque()
         self._told = 0  # so many rows of the queue have been drained
         self._appended = 0  # number of the newest row
         self._written = 0  # rows up to this number are in the database
         self._journal_only = False  # rows newer than the queue's wait in the journal alone
         self._replay_to = 0  # rows up to this number are to be written from the journal
         self._orphans: list[Segment] = []
-        self._connection: sqlite3.Connection | None = None
+        self._rows: Rows | None = None
         self._awake = False
         self._wake = threading.Event()
         self._hurry = threading.Event()
@@ -101,8 +85,11 @@ class Ledger:
 
     def append(self, attempt: Attempt) -> None:
         """Keep a row. Never waits, never raises."""
-        line = _encode(attempt)
-        if len(line) > LINE_BYTES:
+        try:
+            line = _encode(attempt)
+        except UnicodeEncodeError:  # half of a surrogate pair, as in a file's name that is no text
+            line = b""
+        if not 0 < len(line) <= LINE_BYTES:
             attempt = _cut(attempt)
             line = _encode(attempt)
         with self._lock:
@@ -118,6 +105,13 @@ class Ledger:
             self._appended = number
         if not self._awake:
             self._awake = True
+            self._wake.set()
+
+    def keep(self, body: Body) -> None:
+        """Keep what was said in a request, unless the database is away for long: it is not journalled. Never waits,
+        never raises."""
+        if len(self._bodies) < MEMORY_BODIES:
+            self._bodies.append(body)
             self._wake.set()
 
     async def flush(self, timeout_s: float = 5.0) -> bool:
@@ -143,6 +137,10 @@ class Ledger:
 
     # --- on the ledger's thread ---------------------------------------------------------------------------------------
 
+    @property
+    def _due(self) -> bool:
+        return bool(self.backlog or self._bodies)
+
     def _run(self) -> None:
         self._orphans = list(self._journal.orphans())
         retry_s = 0.0
@@ -151,16 +149,16 @@ class Ledger:
             self._journal.prepare()
             self._tell()
             retry_s = self._try_to_write(retry_s)
-            if last and (retry_s or not self.backlog):
+            if last and (retry_s or not self._due):
                 break
             self._wait(retry_s)
         self._stop()
 
     def _wait(self, retry_s: float) -> None:
         """Sleep until there is a row, and a moment more for those that come with it; or until the next try is due."""
-        if not retry_s and not self.backlog:
+        if not retry_s and not self._due:
             self._awake = False
-            if not self.backlog and not self._closing:  # looked at after the flag: an append in between has seen it
+            if not self._due and not self._closing:  # looked at after the flag: an append in between has seen it
                 self._wake.wait()
             self._wake.clear()
             self._awake = True
@@ -177,12 +175,14 @@ class Ledger:
         """Seconds until the next try; 0 if all went well."""
         try:
             self._write_all()
-        except _AWAY as error:
+        except (StoreAway, OSError) as error:
             self._disconnect()
+            self.away = True
             if not retry_s:
                 log.warning("the ledger cannot be written, %d rows are kept: %s", self.backlog, error)
             self._drained((), self.backlog)
             return min(retry_s * 2, RETRY_S[1]) or RETRY_S[0]
+        self.away = False
         if retry_s:
             log.warning("the ledger is written again")
         self._drained((), self.backlog)
@@ -209,6 +209,14 @@ class Ledger:
                 self._journal_only = False
         if self._replay_to:
             self._write_journal()
+        self._write_bodies()
+
+    def _write_bodies(self) -> None:
+        while bodies := list(islice(self._bodies, BATCH_BODIES)):
+            for body, reason in self._way_in().keep(bodies):
+                log.error("what was said in %s does not fit the store, and is not kept: %s", body.request_id, reason)
+            for _ in bodies:
+                self._bodies.popleft()
 
     def _write_journal(self) -> None:
         for segment in self._journal.full():
@@ -222,7 +230,7 @@ class Ledger:
             try:
                 rows.append(_decode(line))
             except msgspec.MsgspecError as error:
-                self._refuse(line, error)
+                self._refuse(line, str(error))
         for start in range(0, len(rows), BATCH_ROWS):
             self._insert(rows[start : start + BATCH_ROWS])
         return len(rows)
@@ -243,35 +251,24 @@ class Ledger:
                 loop.call_soon_threadsafe(event.set)
 
     def _insert(self, rows: Sequence[Attempt]) -> None:
-        if self._connection is None:
-            self._connection = self._store.connect()
-        values = [msgspec.structs.astuple(row) for row in rows]
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            _insert_all(self._connection, values)
-            self._connection.execute("COMMIT")
-        except _REFUSED:
-            self._connection.execute("ROLLBACK")
-            self._insert_singly(self._connection, rows)
-
-    def _insert_singly(self, connection: sqlite3.Connection, rows: Sequence[Attempt]) -> None:
         """One row that the database refuses must not hold up the others: it goes to a file of its own."""
-        for row in rows:
-            try:
-                connection.execute(_insertion(1), msgspec.structs.astuple(row))
-            except _REFUSED as error:
-                self._refuse(_encode(row), error)
+        for row, reason in self._way_in().insert(rows):
+            self._refuse(_encode(row), reason)
 
-    def _refuse(self, line: bytes, error: Exception) -> None:
-        log.error("a row does not fit the ledger, it is kept in %s: %s", self._refused, error)
+    def _way_in(self) -> Rows:
+        if self._rows is None:
+            self._rows = self._store.rows()
+        return self._rows
+
+    def _refuse(self, line: bytes, reason: str) -> None:
+        log.error("a row does not fit the ledger, it is kept in %s: %s", self._refused, reason)
         with self._refused.open("ab") as file:
             file.write(line + b"\n")
 
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            with suppress(sqlite3.Error):
-                self._connection.close()
-            self._connection = None
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
 
     def _stop(self) -> None:
         self._disconnect()
@@ -284,7 +281,8 @@ class Ledger:
 
 
 def _cut(attempt: Attempt) -> Attempt:
-    """The row with its texts at a sensible length."""
+    """The row with its texts at a sensible length, of characters that can be written."""
     fields = msgspec.structs.asdict(attempt).items()
     texts = {name: value[:TEXT_CHARACTERS] for name, value in fields if isinstance(value, str)}
-    return msgspec.structs.replace(attempt, **texts)
+    writable = {name: text.encode(errors="replace").decode() for name, text in texts.items()}
+    return msgspec.structs.replace(attempt, **writable)

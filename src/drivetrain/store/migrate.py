@@ -8,21 +8,28 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import NullPool, create_engine
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from drivetrain.errors import Internal
 
 
-def upgrade(url: str) -> None:
-    """Run every step that the database lacks. Raises `Internal` for a schema that only a newer Drivetrain knows."""
-    with create_engine(url, poolclass=NullPool).begin() as connection:
-        current = MigrationContext.configure(connection).get_current_revision()
-        if current is not None and current not in revisions():
-            advice = "upgrade Drivetrain, or set store.url to another store"
-            raise Internal(f"the store {url} has schema {current}, which a newer Drivetrain wrote; {advice}")
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+def upgrade(connection: Connection, place: str, *, to: str = "head") -> None:
+    """Run every step that the database lacks, in the transaction of `connection`. `place` is what messages call it.
+
+    Raises `Internal` for a schema that only a newer Drivetrain knows, and if a step fails.
+    """
+    current = MigrationContext.configure(connection).get_current_revision()
+    if current is not None and current not in revisions():
+        advice = "upgrade Drivetrain, or set store.url to another store"
+        raise Internal(f"the store {place} has schema {current}, which a newer Drivetrain wrote; {advice}")
+    config = _config()
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, to)
+    except DBAPIError as error:
+        told = " ".join(str(error.orig).split())
+        raise Internal(f"the store {place} stays as it is, schema {current}: a step to {to} failed: {told}") from error
 
 
 def revisions() -> list[str]:
@@ -31,12 +38,14 @@ def revisions() -> list[str]:
 
 
 def dump(path: Path) -> str:
-    """The whole schema of a SQLite database as SQL, its revision included: what `schema.sql` must be."""
+    """The whole schema of a SQLite database as SQL, with the rows that it starts with: what `schema.sql` must be."""
     with closing(sqlite3.connect(path)) as connection:
-        made = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rootpage").fetchall()
+        ours = "sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
+        made = connection.execute(f"SELECT sql FROM sqlite_master WHERE {ours} ORDER BY rowid").fetchall()  # noqa: S608 - a constant
         (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     stamp = f"INSERT INTO alembic_version VALUES ('{revision}')"  # noqa: S608 - a revision of ours
-    lines = "\n".join(f"{statement};" for statement in [*(sql for (sql,) in made), stamp]).splitlines()
+    head = "INSERT INTO head VALUES (1, 0, '')"
+    lines = "\n".join(f"{statement};" for statement in [*(sql for (sql,) in made), head, stamp]).splitlines()
     return "".join(f"{line.rstrip()}\n" for line in lines if line.strip())
 
 

@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from drivetrain.governance import Attempt, Resource
 from drivetrain.telemetry import cells
 from drivetrain.telemetry.logs import Logs, in_request, request_id
 from drivetrain.telemetry.metrics import Metrics
 from drivetrain.telemetry.notices import EVENTS, Naming, Notices, last_event_id
-from drivetrain.types import Attempt, Notice
+from drivetrain.types import Notice
 
 __all__ = [
     "EVENTS",
@@ -20,6 +21,7 @@ __all__ = [
     "Telemetry",
     "in_request",
     "last_event_id",
+    "metrics_folder",
     "prepare",
     "request_id",
 ]
@@ -29,7 +31,7 @@ log = logging.getLogger("drivetrain.events")
 
 def prepare(home: Path) -> None:
     """Counters start at zero. For a server that starts, before its workers do."""
-    cells.clear(_metrics(home))
+    cells.clear(metrics_folder(home))
 
 
 class Telemetry:
@@ -38,7 +40,7 @@ class Telemetry:
     def __init__(self, home: Path, logs: Logs, *, account: Callable[[Attempt], None]) -> None:
         """`account` keeps the row of an attempt: the ledger's `append`."""
         self.logs = logs
-        self.metrics = Metrics(_metrics(home))
+        self.metrics = Metrics(metrics_folder(home))
         self.notices = Notices(time.time)
         self._account = account
 
@@ -81,11 +83,28 @@ class Telemetry:
     def dequeue(self) -> None:
         self.metrics.add("requests_queued", -1)
 
+    def refused(self, resource: Resource) -> None:
+        """A limit or budget did not let a request in."""
+        self.metrics.refused(resource)
+
+    def key_refused(self, status: int) -> None:
+        """A key was no key (401), or may not do what was asked (403)."""
+        self.metrics.key_refused(status)
+
+    def store_away(self, *, away: bool) -> None:
+        """Whether this process reaches the database."""
+        self.metrics.put("store_away", away)
+
+    def shared_state_away(self, *, away: bool) -> None:
+        """Whether this process reaches what replicas count together in."""
+        self.metrics.put("shared_state_away", away)
+
     def close(self) -> None:
         self.metrics.close()
 
 
-def _metrics(home: Path) -> Path:
+def metrics_folder(home: Path) -> Path:
+    """Where the processes of a server share their figures."""
     return home / "state" / "metrics"
 
 

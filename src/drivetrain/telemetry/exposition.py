@@ -36,6 +36,7 @@ class Collected:
         yield from self._latencies()
         yield from self._lifecycle()
         yield from self._streamed()
+        yield from self._governed()
         yield from self._gauges()
 
     def _attempts(self) -> Iterator[Metric]:
@@ -71,6 +72,23 @@ class Collected:
         for name, member, help_text, make in _STREAMED:
             values = {labels: [float(getattr(one, member))] for labels, one in self._experts.items()}
             yield make(f"drivetrain_experts_{name}", help_text, ["model", "engine"], values)
+
+    def _governed(self) -> Iterator[Metric]:
+        refused, keys = self._each("refused", layout.RESOURCES), self._each("keys_refused", layout.KEY_STATUSES)
+        help_text = "Requests that a limit or a budget did not let in."
+        yield _counter("drivetrain_quota_refusals", help_text, ["resource"], refused)
+        help_text = "Requests with a key that is none (401), or that may not do what was asked (403)."
+        yield _counter("drivetrain_keys_refused", help_text, ["status"], keys)
+        for kind, members, make in (("sink_state", layout.SINK_STATE, _gauge), ("sunk", layout.SUNK, _counter)):
+            sums = self._sum(kind, lambda labels: labels, 0, len(members))
+            for place, (name, help_text) in enumerate(members.items()):
+                values = {labels: [cells[place]] for labels, cells in sums.items()}
+                yield make(f"drivetrain_{name}", help_text, ["sink"], values)
+
+    def _each(self, kind: str, values: Sequence[str]) -> _Sums:
+        """The cells of the one row of a kind, each under a label of its own; zeros too, so that the first is a rise."""
+        sums = self._sum(kind, lambda labels: labels, 0, len(values)).get((), [0.0] * len(values))
+        return {(value,): [count] for value, count in zip(values, sums, strict=True)}
 
     def _gauges(self) -> Iterator[Metric]:
         values = self._sum("gauges", lambda labels: labels, 0, len(layout.GAUGES))

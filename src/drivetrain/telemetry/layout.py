@@ -28,6 +28,25 @@ GAUGES = {
     "requests_queued": "Requests that wait for their turn.",
     "ledger_backlog_rows": "Rows of the ledger that are not in the database yet.",
     "ledger_lost_rows": "Rows of the ledger that neither memory nor disk could keep.",
+    "store_away": "Processes that cannot reach the database.",
+    "shared_state_away": "Processes that cannot reach what replicas count limits and budgets in.",
 }
 
-LIVE = frozenset({"gauges", "loaded", "engine_up"})  # rows that say what is now: a dead process has nothing to say
+# The rows "refused" and "keys_refused": a cell for each value of their only label.
+RESOURCES = ("requests", "tokens", "concurrency", "money")
+KEY_STATUSES = ("401", "403")
+
+# A row "sink_state" of a sink's name: rows that wait for it, and for how long the first of them has. A row "sunk" of
+# the same: rows that it took, and those that it refused for good.
+SINK_STATE = {
+    "sink_lag_rows": "Rows of the ledger that a sink has not taken yet.",
+    "sink_lag_seconds": "How long the first of them has waited.",
+}
+SUNK = {
+    "sink_rows": "Rows of the ledger that a sink has taken.",
+    "sink_dead_letters": "Rows that a sink refused for good, and that lie in its file of dead letters.",
+}
+
+LIVE = frozenset(
+    {"gauges", "loaded", "engine_up", "sink_state"}
+)  # rows that say what is now: a dead process has nothing to say

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 import msgspec
 
+from drivetrain.governance import Attempt
 from drivetrain.telemetry.redact import Redactor
-from drivetrain.types import Attempt
 
 if TYPE_CHECKING:
     from structlog.stdlib import ProcessorFormatter

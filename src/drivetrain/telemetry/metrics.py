@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from drivetrain import __version__
+from drivetrain.governance import Attempt, Resource
 from drivetrain.telemetry.cells import Cells, Doubles, read
 from drivetrain.telemetry.layout import (
     ATTEMPT_CELLS,
@@ -20,15 +21,19 @@ from drivetrain.telemetry.layout import (
     FIRST_AT,
     FIRST_TOKEN_S,
     GAUGES,
+    KEY_STATUSES,
     LIVE,
     LOAD_S,
     OUTPUT_AT,
     OUTPUT_TOKEN_S,
+    RESOURCES,
+    SINK_STATE,
+    SUNK,
     TOKENS_AT,
     TOTAL_AT,
     TOTAL_S,
 )
-from drivetrain.types import Attempt, Loaded, Notice
+from drivetrain.types import Loaded, Notice
 
 OTHER = "other"
 LABELS = 200  # values of one label, at most
@@ -46,6 +51,7 @@ class Metrics:
         self._rest = self._cells.row(_key("attempts", *[OTHER] * 5), ATTEMPT_CELLS) or _nowhere(ATTEMPT_CELLS)
         self._models: set[str] = set()
         self._engines: set[str] = set()
+        self._sinks: set[str] = set()
         self._rows: dict[_Key, Doubles] = {}
         self._loading: dict[str, float] = {}  # model → when its loading began
         self._loaded: dict[str, set[str]] = defaultdict(set)  # engine → models
@@ -54,6 +60,8 @@ class Metrics:
             if json.loads(key)[0] in LIVE:  # what its dead process had under way is over
                 _reset(row)
         self._gauges = self._row("gauges", width=len(GAUGES))
+        self._refused = self._row("refused", width=len(RESOURCES))
+        self._keys_refused = self._row("keys_refused", width=len(KEY_STATUSES))
         self._lock = threading.Lock()
         self._places = {name: place for place, name in enumerate(GAUGES)}
 
@@ -104,6 +112,23 @@ class Metrics:
     def put(self, gauge: str, value: float) -> None:
         self._gauges[self._places[gauge]] = value
 
+    def refused(self, resource: Resource) -> None:
+        """A limit or budget on this resource let a request not in."""
+        self._refused[RESOURCES.index(resource)] += 1
+
+    def key_refused(self, status: int) -> None:
+        """A request came with a key that is none (401), or that may not do this (403)."""
+        self._keys_refused[KEY_STATUSES.index(str(status))] += 1
+
+    def sink(self, name: str, *, lag_rows: int, lag_s: float, taken: int = 0, dead: int = 0) -> None:
+        """How far a sink is behind, and how many rows it has taken or refused since it was told last."""
+        self._admit(self._sinks, name)
+        label = name if name in self._sinks else OTHER
+        state, sunk = self._row("sink_state", label, width=len(SINK_STATE)), self._row("sunk", label, width=len(SUNK))
+        state[0], state[1] = lag_rows, lag_s
+        sunk[0] += taken
+        sunk[1] += dead
+
     def notice(self, notice: Notice) -> None:
         """Count what a lifecycle event tells: loads, loaded models, downloads, engines up or down."""
         with self._lock:
@@ -136,7 +161,9 @@ class Metrics:
 
     def close(self) -> None:
         """Nothing is in flight any more; what was counted stays until the server ends."""
-        _reset(self._gauges)
+        for key, row in self._cells.rows().items():
+            if json.loads(key)[0] in LIVE:
+                _reset(row)
         self._rows.clear()
         self._cells.close()
 

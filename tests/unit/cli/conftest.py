@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.services import postgres, postgres_url, store, store_url
 from tests.unit.cli.kit import Play, Terminal
 from tests.unit.cli.standin import Answer, StandIn
+
+__all__ = ["postgres", "postgres_url", "store", "store_url"]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,3 +37,7 @@ class Terminal:
         self._patch.setattr("sys.stdin", io.StringIO(piped))
         code = main([*arguments, "--home", str(self.home)])
         return Outcome(code, *self._capture.readouterr())
+
+    def type(self, line: str) -> Outcome:
+        """A whole command line, after `drivetrain`."""
+        return self(*shlex.split(line))

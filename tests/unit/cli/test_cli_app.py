@@ -127,3 +127,13 @@ def test_a_reader_that_has_gone_is_no_traceback(drivetrain: Terminal, play: Play
     line = f"{shlex.join([*command, str(drivetrain.home)])} | head -1"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True)
     assert (done.stdout.split()[0], done.stderr) == ("NAME", "")
+
+
+def test_a_group_may_have_a_command_that_needs_no_name(drivetrain: Terminal) -> None:
+    for words in (["audit"], ["audit", "list"], ["audit", "--kind", "key"], ["audit", "--home", "/nowhere"]):
+        assert drivetrain(*words).out == "REVISION   AT   WHO   DID   WHAT   CHANGED\n"
+    assert drivetrain("audit", "--json").json == {"changes": []}
+    assert drivetrain("audit", "--json", "verify").json["lines"] == 0
+    assert "Commands:\n  list" in drivetrain("audit", "--help").out
+    assert drivetrain("trace", "--home", str(drivetrain.home), "req_1").code == 3
+    assert drivetrain("trace").err.startswith("Error: Missing argument 'REQUEST_ID'")

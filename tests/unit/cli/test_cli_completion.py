@@ -36,8 +36,9 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_commands_are_completed(home: Path) -> None:
-    assert completed(home, "drivetrain", "p") == ["pull", "push", "ps", "pack"]
+    assert completed(home, "drivetrain", "p") == ["pull", "push", "ps", "pack", "projects", "prices"]
     assert completed(home, "drivetrain", "config", "c") == ["check"]
+    assert completed(home, "drivetrain", "audit", "") == ["list", "verify"]
 
 
 def test_models_are_completed_from_the_files_of_the_home(home: Path) -> None:

@@ -325,6 +325,16 @@ logging: [a]
             "1:11: engines.\"a b\": a name begins with a letter or digit, then letters, digits, '.', '_' and '-'",
         ),
         (
+            "policies: {p: {budgets: [{usd: 1, per: day}, {usd: 1, per: day, zone: Europe/Berlyn}]}}",
+            "1:71: policies.p.budgets[1].zone: time zone 'Europe/Berlyn' is not known here; "
+            "expected a name such as UTC or Europe/Berlin",
+        ),
+        (
+            "policies: {p: {bodies: {redact: ['a', '(']}}}",
+            "1:39: policies.p.bodies.redact[1]: '(' is no regular expression: "
+            "missing ), unterminated subpattern at position 0",
+        ),
+        (
             "store: {url: 'mysql://x'}",
             "1:14: store.url: scheme 'mysql' is none of sqlite, postgresql, postgres; "
             "expected a URL such as sqlite:///state/drivetrain.db",

@@ -316,6 +316,7 @@ def test_an_error_may_be_an_object() -> None:
         (504, "late", EngineTimeout),
         (500, "an error was encountered while running the model", EngineFailed),
         (401, "unauthorized", EngineFailed),
+        (402, "this model does not support free accounts", EngineOverloaded),
         (403, "forbidden", EngineFailed),
     ],
 )

@@ -14,7 +14,18 @@ from msgspec import Raw
 from drivetrain.dialects import ollama
 from drivetrain.dialects.ollama import CHAT, GENERATE, context
 from drivetrain.dialects.ollama.surfaces import OllamaSurface
-from drivetrain.errors import Busy, Cancelled, EngineFailed, EngineOverloaded, ModelNotFound
+from drivetrain.errors import (
+    BudgetExceeded,
+    Busy,
+    Cancelled,
+    EngineFailed,
+    EngineOverloaded,
+    Forbidden,
+    ModelNotFound,
+    RateLimited,
+    StoreAway,
+    Unauthorized,
+)
 from drivetrain.types import (
     ChoiceFinished,
     Event,
@@ -209,7 +220,7 @@ _CONTENT = st.one_of(
 _NS = st.integers(1, 10**12).map(lambda ns: ns / 1e9)
 _ENDS = st.builds(
     Finished,
-    usage=st.builds(Usage, prompt=st.integers(0, 999), completion=st.integers(0, 999)),
+    usage=st.builds(Usage, prompt=st.integers(0, 999), completion=st.integers(1, 999)),
     timings=st.none() | st.builds(Timings, load_s=_NS, prompt_s=_NS, completion_s=_NS),
 )
 
@@ -356,6 +367,18 @@ def test_errors_have_the_texts_that_clients_match() -> None:
     for text, error in said.items():
         assert json.loads(CHAT.encode_error(error)) == {"error": text}
     assert ollama.errors.model_not_found("x").status == 404
+
+
+def test_a_refusal_says_in_its_own_words_why() -> None:
+    refusals = (
+        Unauthorized("no such key"),
+        BudgetExceeded("key 'ci' has spent its budget"),
+        Forbidden("key 'ci' may not use model 'x'"),
+        RateLimited("key 'ci' allows 100 requests per minute"),
+        StoreAway("the database cannot be asked"),
+    )
+    for error in refusals:
+        assert json.loads(CHAT.encode_error(error)) == {"error": error.message}
 
 
 def test_an_error_answer_is_read_as_the_same_kind() -> None:

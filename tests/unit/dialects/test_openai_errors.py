@@ -15,12 +15,16 @@ from drivetrain.errors import DrivetrainError
         (e.BadRequest("m", param="seed"), "invalid_request_error", "seed", "invalid_request"),
         (e.ContextOverflow("m"), "invalid_request_error", "messages", "context_length_exceeded"),
         (e.Unauthorized("m"), "invalid_request_error", None, "invalid_api_key"),
+        (e.BudgetExceeded("m"), "insufficient_quota", None, "insufficient_quota"),
         (e.Forbidden("m"), "permission_error", None, "permission_denied"),
+        (e.Forbidden("m", param="model"), "permission_error", "model", "permission_denied"),
         (e.ModelNotFound("m"), "invalid_request_error", "model", "model_not_found"),
         (e.TooLarge("m"), "invalid_request_error", None, "request_too_large"),
         (e.RateLimited("m"), "rate_limit_error", None, "rate_limit_exceeded"),
         (e.EngineFailed("m"), "server_error", None, "engine_failed"),
         (e.Busy("m"), "server_error", None, "busy"),
+        (e.StoreAway("m"), "server_error", None, "store_unavailable"),
+        (e.SharedStateAway("m"), "server_error", None, "shared_state_unavailable"),
     ],
 )
 def test_an_error_has_all_four_members_and_a_textual_code(
@@ -55,6 +59,11 @@ def nested(message: str, type: str = "", code: object = None) -> bytes:
         (503, b'{"error":"server busy, please try again.  maximum pending requests exceeded"}', e.EngineOverloaded),
         (503, nested("Loading model", "unavailable_error", 503), e.EngineUnavailable),
         (503, b"", e.EngineUnavailable),
+        # our account there has no money left: another engine may do
+        (402, nested("Insufficient Balance", "unknown_error", "invalid_request_error"), e.EngineOverloaded),
+        (402, nested("Requires more credits; the model does not exist for free", code=402), e.EngineOverloaded),
+        (402, nested("m", "insufficient_quota", "insufficient_quota"), e.EngineOverloaded),
+        (429, nested("You exceeded your current quota", "insufficient_quota"), e.EngineOverloaded),
         # the caller's fault behind a 500
         (500, nested("[json.exception.parse_error.101] parse error", "server_error", 500), e.BadRequest),
         (500, nested("Failed to parse grammar", "server_error", 500), e.BadRequest),

@@ -4,36 +4,16 @@ import pytest
 
 from drivetrain.dialects import ollama
 from drivetrain.errors import NotFound
-from drivetrain.server.exchange import Exchange
 from drivetrain.server.routing import Routes
+from tests.unit.server.tape import asking
 
 pytestmark = pytest.mark.anyio
 
 
-class Tape:
-    """A connection that only remembers."""
-
-    default_head = b""
-
-    def __init__(self) -> None:
-        self.written = b""
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    async def drain(self) -> None: ...
-
-    def hold(self, *, hold: bool) -> None: ...
-
-    def ended(self, *, keep_alive: bool) -> None: ...
-
-
 async def answered(body: bytes, *, method: str = "GET", json_type: bytes = b"application/json") -> list[bytes]:
     """The header lines of an answer."""
-    tape = Tape()
-    exchange = Exchange(tape, method, "/", b"", {}, keep_alive=True)
+    exchange, tape = asking(method, "/")
     exchange.json_type = json_type
-    exchange.complete()
     await exchange.respond(200, body)
     return tape.written.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:]
 

@@ -1,4 +1,4 @@
-"""The ledger: every attempt becomes one row, once, whatever happens to the database or the process."""
+"""The ledger on SQLite: every attempt becomes one row, once, whatever happens to the database or the process."""
 
 import os
 import signal
@@ -14,9 +14,9 @@ import anyio
 import msgspec
 import pytest
 
+from drivetrain.governance import Attempt
 from drivetrain.store import AttemptQuery, Ledger, Store
 from drivetrain.store.ledger import TEXT_CHARACTERS
-from drivetrain.types import Attempt
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ WORKER = """
 import asyncio, sys
 from pathlib import Path
 from drivetrain.store import Ledger, Store
-from drivetrain.types import Attempt
+from drivetrain.governance import Attempt
 
 async def main(home, first, last):
     ledger = Ledger(Store.open("sqlite:///state/drivetrain.db", home), home / "state")
@@ -65,11 +65,15 @@ def store(tmp_path: Path) -> Store:
     return Store.open(URL, tmp_path)
 
 
+def place(store: Store) -> Path:
+    return Path(str(store))
+
+
 @asynccontextmanager
 async def writing(
     store: Store, drained: Callable[[Sequence[Attempt], int], None] | None = None, memory_rows: int = 1000
 ) -> AsyncGenerator[Ledger, None]:
-    ledger = Ledger(store, store.path.parent, memory_rows=memory_rows)
+    ledger = Ledger(store, place(store).parent, memory_rows=memory_rows)
     ledger.start(drained) if drained else ledger.start()
     try:
         yield ledger
@@ -80,7 +84,7 @@ async def writing(
 @contextmanager
 def locked(store: Store) -> Iterator[Callable[[], None]]:
     """Another program has the database for itself, until it lets go."""
-    with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(place(store), isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield lambda: connection.rollback()
 
@@ -88,7 +92,7 @@ def locked(store: Store) -> Iterator[Callable[[], None]]:
 @contextmanager
 def worker(store: Store, first: int, last: int) -> Iterator[subprocess.Popen[str]]:
     """A process that has appended rows `first`…`last` and still runs."""
-    home = store.path.parent.parent
+    home = place(store).parent.parent
     arguments = [sys.executable, "-c", WORKER, str(home), str(first), str(last)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -106,7 +110,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def rows(store: Store) -> list[str]:
-    with closing(sqlite3.connect(store.path)) as connection:
+    with closing(sqlite3.connect(place(store))) as connection:
         return [id for (id,) in connection.execute("SELECT id FROM attempts ORDER BY id")]
 
 
@@ -115,7 +119,7 @@ def ids(*numbers: range) -> list[str]:
 
 
 def journals(store: Store) -> list[Path]:
-    return list((store.path.parent / "ledger").glob("*.journal"))
+    return list((place(store).parent / "ledger").glob("*.journal"))
 
 
 async def test_a_row_comes_back_as_it_went_in(store: Store) -> None:
@@ -123,7 +127,7 @@ async def test_a_row_comes_back_as_it_went_in(store: Store) -> None:
     async with writing(store) as ledger:
         ledger.append(row)
         assert await ledger.flush()
-        assert await store.attempts(AttemptQuery()) == [row]
+        assert store.attempts(AttemptQuery()) == [row]
 
 
 async def test_rows_are_written_without_anybody_asking(store: Store) -> None:
@@ -143,7 +147,7 @@ async def test_a_row_that_comes_twice_is_kept_once(store: Store) -> None:
         await ledger.flush()
         ledger.append(attempt(1, status=500))
         await ledger.flush()
-    assert [row.status for row in await store.attempts(AttemptQuery())] == [200]
+    assert [row.status for row in store.attempts(AttemptQuery())] == [200]
 
 
 async def test_closing_writes_what_is_left_and_leaves_no_journal(store: Store) -> None:
@@ -237,7 +241,7 @@ async def test_a_row_that_the_database_refuses_does_not_hold_up_the_others(
             ledger.append(row)
         assert await ledger.flush()
     assert rows(store) == ids(range(1, 2), range(3, 4))
-    refused = (store.path.parent / "ledger" / "refused.jsonl").read_bytes()
+    refused = (place(store).parent / "ledger" / "refused.jsonl").read_bytes()
     assert msgspec.json.decode(refused, type=Attempt) == too_large
     assert "a row does not fit the ledger" in caplog.text
 
@@ -246,11 +250,11 @@ async def test_a_name_of_a_megabyte_is_cut(store: Store) -> None:
     async with writing(store) as ledger:
         ledger.append(attempt(1, model="x" * 2**20))
         assert await ledger.flush()
-    assert [row.model for row in await store.attempts(AttemptQuery())] == ["x" * TEXT_CHARACTERS]
+    assert [row.model for row in store.attempts(AttemptQuery())] == ["x" * TEXT_CHARACTERS]
 
 
 async def test_rows_without_memory_or_disk_are_counted_as_lost(store: Store) -> None:
-    (store.path.parent / "ledger").write_text("a file where the journal's folder should be")
+    (place(store).parent / "ledger").write_text("a file where the journal's folder should be")
     async with writing(store, memory_rows=2) as ledger:
         with locked(store) as unlock:
             for number in range(5):
@@ -285,5 +289,5 @@ async def test_every_row_is_drained_once_in_order_with_the_backlog_on_the_ledger
 
 
 async def test_a_ledger_that_never_started_closes(store: Store) -> None:
-    ledger = Ledger(store, store.path.parent)
+    ledger = Ledger(store, place(store).parent)
     await ledger.close()

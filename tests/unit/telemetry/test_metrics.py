@@ -12,15 +12,17 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from drivetrain.governance import Attempt
+from drivetrain.telemetry.layout import RESOURCES
 from drivetrain.telemetry.metrics import LABELS, Metrics
-from drivetrain.types import Attempt, Experts, Loaded, Model, Notice
+from drivetrain.types import Experts, Loaded, Model, Notice
 
 # What a worker does in these tests: count as many attempts as each line of its input says, say so, and never end.
 WORKER = """
 import sys
 from pathlib import Path
+from drivetrain.governance import Attempt
 from drivetrain.telemetry.metrics import Metrics
-from drivetrain.types import Attempt
 
 metrics = Metrics(Path(sys.argv[1]))
 attempt = Attempt(id="a", request_id="r", position=1, started_s=1.0, dialect="openai.chat", model="m", engine="e",
@@ -223,6 +225,51 @@ def test_a_model_that_streams_shows_what_its_worker_counts(metrics: Metrics) -> 
         f"drivetrain_experts_resident_bytes{labels}": 0,
         f"drivetrain_experts_total_bytes{labels}": 0,
     }
+
+
+def test_refusals_are_counted_by_what_ran_out_and_are_there_before_the_first(metrics: Metrics) -> None:
+    metrics.refused("money")
+    metrics.refused("money")
+    metrics.refused("requests")
+    found = scrape(metrics)
+    kinds = {kind: found[f"drivetrain_quota_refusals_total{{resource={kind}}}"] for kind in RESOURCES}
+    assert kinds == {"requests": 1, "tokens": 0, "concurrency": 0, "money": 2}
+
+
+def test_refused_keys_are_counted_by_status(metrics: Metrics) -> None:
+    metrics.key_refused(401)
+    found = scrape(metrics)
+    assert found["drivetrain_keys_refused_total{status=401}"] == 1
+    assert found["drivetrain_keys_refused_total{status=403}"] == 0
+
+
+def test_a_sink_tells_how_far_it_is_behind_and_what_became_of_rows(metrics: Metrics) -> None:
+    metrics.sink("warehouse", lag_rows=900, lag_s=12.5, taken=500, dead=1)
+    metrics.sink("warehouse", lag_rows=400, lag_s=3.0, taken=499)
+    found = scrape(metrics)
+    shown = {name: value for name, value in found.items() if name.startswith("drivetrain_sink")}
+    assert shown == {
+        "drivetrain_sink_lag_rows{sink=warehouse}": 400,
+        "drivetrain_sink_lag_seconds{sink=warehouse}": 3.0,
+        "drivetrain_sink_rows_total{sink=warehouse}": 999,
+        "drivetrain_sink_dead_letters_total{sink=warehouse}": 1,
+    }
+
+
+def test_a_sink_that_ends_takes_its_lag_along_and_leaves_its_counts(metrics: Metrics, tmp_path: Path) -> None:
+    other = Metrics(tmp_path)
+    other.sink("files", lag_rows=7, lag_s=1.0, taken=5)
+    other.close()
+    found = scrape(metrics)
+    assert found["drivetrain_sink_rows_total{sink=files}"] == 5
+    assert found.get("drivetrain_sink_lag_rows{sink=files}", 0) == 0
+
+
+def test_names_of_sinks_are_bounded(metrics: Metrics) -> None:
+    for number in range(2 * LABELS):
+        metrics.sink(f"sink-{number}", lag_rows=1, lag_s=0.0)
+    shown = [name for name in scrape(metrics) if name.startswith("drivetrain_sink_lag_rows")]
+    assert len(shown) == LABELS + 1
 
 
 def test_the_format_is_the_one_that_is_asked_for(metrics: Metrics) -> None:

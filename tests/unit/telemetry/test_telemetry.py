@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from drivetrain.governance import Attempt
 from drivetrain.telemetry import Logs, Telemetry, prepare
-from drivetrain.types import Attempt, Notice
+from drivetrain.types import Notice
 
 pytestmark = pytest.mark.anyio
 
@@ -103,3 +104,16 @@ def test_a_server_that_starts_counts_from_zero(tmp_path: Path) -> None:
     later = Telemetry(tmp_path, logs, account=lambda _: None)
     assert "drivetrain_requests_total{" not in scraped(later)
     later.close()
+
+
+def test_what_is_refused_and_what_cannot_be_reached_is_counted(telemetry: Telemetry) -> None:
+    telemetry.refused("tokens")
+    telemetry.key_refused(403)
+    telemetry.store_away(away=True)
+    telemetry.shared_state_away(away=True)
+    telemetry.shared_state_away(away=False)
+    shown = scraped(telemetry)
+    assert 'drivetrain_quota_refusals_total{resource="tokens"} 1.0' in shown
+    assert 'drivetrain_keys_refused_total{status="403"} 1.0' in shown
+    assert "drivetrain_store_away 1.0" in shown
+    assert "drivetrain_shared_state_away 0.0" in shown

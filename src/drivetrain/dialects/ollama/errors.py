@@ -97,6 +97,8 @@ def decode_error(status: int, body: bytes) -> DrivetrainError:
     said = _text_in(body) or f"the engine answered {status} without a reason"
     if status in (401, 403):  # its credentials are our configuration, not the caller's doing
         return EngineFailed(f"the engine refused our credentials ({status}): {said}")
+    if status == 402:  # as is its credit
+        return EngineOverloaded(f"the engine's account has no credit left (402): {said}")
     if status == 404 and "page not found" in said:
         return EngineFailed("the engine has no Ollama API at this address (404); check its url")
     return by_text(said) or _BY_STATUS.get(status, EngineFailed)(said)

@@ -62,9 +62,9 @@ class _Frame(Wire, frozen=True, kw_only=True):
     logprobs: list[_Logprob] | None = None
     error: Any = None
     load_duration: int = 0
-    prompt_eval_count: int = 0
+    prompt_eval_count: int | None = None  # left out where it is zero
     prompt_eval_duration: int = 0
-    eval_count: int = 0
+    eval_count: int | None = None
     eval_duration: int = 0
 
 
@@ -78,12 +78,13 @@ class Decoder:
     An error frame is raised by the call after the one that brought it if events came with it, so that none is lost.
     """
 
-    __slots__ = ("_calls", "_done", "_error", "_keep", "_lines")
+    __slots__ = ("_calls", "_deltas", "_done", "_error", "_keep", "_lines")
 
     def __init__(self, request: Request, surface: str) -> None:
         self._keep = request.source is not None and request.source.dialect == surface
         self._lines = Lines()
         self._calls = 0
+        self._deltas = 0  # frames with content: about one token each
         self._done = False
         self._error: DrivetrainError | None = None
 
@@ -126,10 +127,12 @@ class Decoder:
             thinking, text, calls = frame.thinking, frame.response, frame.tool_calls
         if text and not (thinking or calls or frame.done or frame.logprobs):  # all but a few frames
             events.append(TextDelta(text=text, raw=raw))
+            self._deltas += 1
             return
         # The first event has the frame; a final frame goes with `Finished`, which closes the caller's stream.
         sibling = raw and b""
         found = self._content(line, thinking or "", text or "", calls or [], frame.logprobs or [], sibling)
+        self._deltas += bool(found)
         if frame.done:
             found += self._end(frame, line, raw)
         elif raw:
@@ -166,11 +169,16 @@ class Decoder:
         if reason == "stop" and self._calls:
             reason = "tool_calls"
         extra = _unknown(line) if self._keep else {}
-        usage = Usage(prompt=frame.prompt_eval_count, completion=frame.eval_count)
         return (
             ChoiceFinished(reason=reason, raw=raw and b""),
-            Finished(usage=usage, timings=_timings(frame), extra=extra, raw=raw),
+            Finished(usage=self._usage(frame), timings=_timings(frame), extra=extra, raw=raw),
         )
+
+    def _usage(self, frame: _Frame) -> Usage:
+        """As reported; an estimate only of a server that counts nothing."""
+        if frame.prompt_eval_count is None and frame.eval_count is None:
+            return Usage(completion=self._deltas, estimated=self._deltas > 0)
+        return Usage(prompt=frame.prompt_eval_count or 0, completion=frame.eval_count or 0)
 
 
 def _frame(line: bytes) -> _Frame:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from drivetrain.dialects.openai import errors, invalid, messages, requests, stream, wire
+from drivetrain.dialects.openai import errors, invalid, messages, requests, usage, wire
 from drivetrain.errors import BadRequest, EngineFailed
 from drivetrain.types import Embeddings, EmbedRequest, Source
 
@@ -55,8 +55,9 @@ def encode_embeddings(request: EmbedRequest, embeddings: Embeddings) -> bytes:
         fitted = _fitted(vector, request.dimensions)
         value = _to_base64(fitted) if as_text else fitted
         data.append({"object": "embedding", "index": index, "embedding": value})
-    usage = {"prompt_tokens": embeddings.usage.prompt, "total_tokens": embeddings.usage.prompt}
-    return _encode({"object": "list", "data": data, "model": request.model, "usage": usage})
+    took = embeddings.usage
+    told = {"prompt_tokens": took.prompt, "total_tokens": took.prompt, **usage.cost(took)}
+    return _encode({"object": "list", "data": data, "model": request.model, "usage": told})
 
 
 def encode_embed_request(request: EmbedRequest) -> bytes:
@@ -80,7 +81,7 @@ def decode_embeddings(body: bytes) -> Embeddings:
         raise EngineFailed(f"the engine sent embeddings that cannot be read: {error}") from error
     ordered = sorted(enumerate(answer.data), key=lambda pair: pair[0] if pair[1].index is None else pair[1].index)
     vectors = tuple(_numbers(item.embedding) for _, item in ordered)
-    return Embeddings(vectors=vectors, usage=stream.decode_usage(answer.usage))
+    return Embeddings(vectors=vectors, usage=usage.decode(answer.usage))
 
 
 def _numbers(given: list[float] | str) -> Sequence[float]:

@@ -15,7 +15,7 @@ from drivetrain.errors import DrivetrainError
 
 MAX_MESSAGE_CHARS = 2000
 
-_TYPES = {403: "permission_error", 429: "rate_limit_error"}
+_TYPES = {402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
 _PARAMS = {"context_length_exceeded": "messages", "model_not_found": "model"}
 
 # Our own codes, for a Drivetrain behind a Drivetrain, and OpenAI's.
@@ -30,6 +30,8 @@ _BY_CODE: dict[str, type[DrivetrainError]] = {
     "load_failed": e.LoadFailed,
     "busy": e.EngineOverloaded,
     "draining": e.EngineUnavailable,
+    "store_unavailable": e.EngineOverloaded,
+    "shared_state_unavailable": e.EngineOverloaded,
 }
 _BY_TYPE: dict[str, type[DrivetrainError]] = {
     "exceed_context_size_error": e.ContextOverflow,
@@ -71,6 +73,7 @@ _BY_TEXT: tuple[tuple[re.Pattern[str], type[DrivetrainError]], ...] = tuple(
 )
 _BY_STATUS: dict[int, type[DrivetrainError]] = {
     401: e.EngineFailed,  # our key, not the caller's
+    402: e.EngineOverloaded,  # our account has no money left there; another engine may do
     403: e.EngineFailed,
     404: e.EngineFailed,  # no such route: the address is wrong
     405: e.EngineFailed,
@@ -84,6 +87,7 @@ _BY_STATUS: dict[int, type[DrivetrainError]] = {
     529: e.EngineOverloaded,
 }
 _CREDENTIALS = frozenset({401, 403})
+_USED_UP = frozenset({402, 429})
 _NO_ROUTE = frozenset({404, 405})
 
 
@@ -133,7 +137,7 @@ def classify(status: int | None, fault: Fault) -> DrivetrainError:
 
 def _by_text(message: str, status: int) -> type[DrivetrainError] | None:
     """A credential's or a quota's error is what its status says, whatever its words."""
-    if status in _CREDENTIALS or status == 429:
+    if status in _CREDENTIALS or status in _USED_UP:
         return None
     return next((error for pattern, error in _BY_TEXT if pattern.search(message)), None)
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from drivetrain.dialects import Reply, sse
-from drivetrain.dialects.openai import errors, logprobs, messages, requests
+from drivetrain.dialects.openai import errors, logprobs, messages, requests, usage
 from drivetrain.errors import DrivetrainError
 from drivetrain.types import (
     Choice,
@@ -27,7 +27,6 @@ from drivetrain.types import (
     TextDelta,
     ToolCallDelta,
     ToolCallStart,
-    Usage,
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -98,8 +97,8 @@ class Frames:
         if not self._include_usage:
             return sse.DONE
         if done.raw:
-            return self.forward(done.raw) + sse.DONE
-        members = {**done.extra, "choices": [], "usage": encode_usage(done.usage)}
+            return usage.priced(self.forward(done.raw), done.usage) + sse.DONE
+        members = {**done.extra, "choices": [], "usage": usage.encode(done.usage)}
         return self._begin() + b"," + _encode(members)[1:] + b"\n\n" + sse.DONE
 
 
@@ -134,16 +133,6 @@ def progress(event: Progress) -> bytes:
     """A comment: clients skip it, and know that the connection lives."""
     share = "" if event.fraction is None else f" {event.fraction:.0%}"
     return sse.comment(event.stage + share)
-
-
-def encode_usage(usage: Usage) -> dict[str, Any]:
-    return {
-        "prompt_tokens": usage.prompt,
-        "completion_tokens": usage.completion,
-        "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": {"cached_tokens": usage.cached},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
-    }
 
 
 def encode_all(reply: Reply, frames: Frames, events: Sequence[Event]) -> bytes:
@@ -196,7 +185,7 @@ class ChatReply:
                 "created": self._created_s,
                 "model": self._model,
                 "choices": [self._choice(choice) for choice in response.choices],
-                "usage": encode_usage(response.usage),
+                "usage": usage.encode(response.usage),
             }
         )
 
@@ -342,7 +331,7 @@ class CompletionReply:
                 "created": self._created_s,
                 "model": self._model,
                 "choices": choices,
-                "usage": encode_usage(response.usage),
+                "usage": usage.encode(response.usage),
             }
         )
 

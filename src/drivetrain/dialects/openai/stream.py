@@ -16,7 +16,7 @@ from msgspec import Raw
 from msgspec.structs import force_setattr
 
 from drivetrain.dialects import sse
-from drivetrain.dialects.openai import errors, logprobs, wire
+from drivetrain.dialects.openai import errors, logprobs, usage, wire
 from drivetrain.dialects.openai.calls import Calls
 from drivetrain.dialects.openai.requests import COMPLETIONS, wants_running_usage
 from drivetrain.dialects.openai.template import Template
@@ -32,7 +32,6 @@ from drivetrain.types import (
     Request,
     TextDelta,
     Timings,
-    Usage,
 )
 
 _REASONS: Mapping[str, FinishReason] = {
@@ -200,10 +199,10 @@ class StreamDecoder:
             self._usage = chunk.usage
 
     def _account(
-        self, usage: wire.UsageOut, choices: Sequence[wire.ChoiceOut], data: bytes, raw: bytes | None
+        self, told: wire.UsageOut, choices: Sequence[wire.ChoiceOut], data: bytes, raw: bytes | None
     ) -> bytes | None:
         """Remember the usage; the frame's bytes as the caller may see them among content."""
-        self._usage = usage
+        self._usage = told
         if not choices:
             self._usage_raw = raw
             self._remember(data)
@@ -283,7 +282,7 @@ class StreamDecoder:
         self._ended = True
         events.append(
             Finished(
-                usage=decode_usage(self._usage, self._timings, self._deltas),
+                usage=usage.decode(self._usage, self._timings, self._deltas),
                 timings=_timings(self._timings),
                 extra=self._extra,
                 raw=self._usage_raw,
@@ -330,22 +329,6 @@ def _both_names(found: re.Match[bytes]) -> bytes:
     name, colon, text = found.groups()
     other = b"reasoning" if name == b"reasoning_content" else b"reasoning_content"
     return b'"%b"%b%b,"%b"%b%b' % (name, colon, text, other, colon, text)
-
-
-def decode_usage(usage: wire.UsageOut | None, timings: wire.TimingsOut | None = None, deltas: int = 0) -> Usage:
-    """Usage as reported; else llama.cpp's timings; else an estimate: about one token in a frame."""
-    if usage is not None:
-        prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
-        return Usage(
-            prompt=usage.prompt_tokens or 0,
-            cached=(prompt.cached_tokens if prompt is not None else None) or 0,
-            completion=usage.completion_tokens or 0,
-            reasoning=(completion.reasoning_tokens if completion is not None else None) or 0,
-        )
-    if timings is not None and timings.predicted_n is not None:
-        cached = timings.cache_n or 0
-        return Usage(prompt=(timings.prompt_n or 0) + cached, cached=cached, completion=timings.predicted_n)
-    return Usage(completion=deltas, estimated=True)
 
 
 def _timings(given: wire.TimingsOut | None) -> Timings | None:

@@ -201,6 +201,7 @@ class ChoiceOut(Wire, frozen=True, kw_only=True, gc=False):
 
 class PromptDetails(Wire, frozen=True, kw_only=True, gc=False):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class CompletionDetails(Wire, frozen=True, kw_only=True, gc=False):
@@ -210,8 +211,16 @@ class CompletionDetails(Wire, frozen=True, kw_only=True, gc=False):
 class UsageOut(Wire, frozen=True, kw_only=True, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    total_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
+    reasoning_tokens: int | None = None  # SGLang
+    cached_tokens: int | None = None  # Moonshot
+    prompt_cache_hit_tokens: int | None = None  # DeepSeek
+    input_tokens: int | None = None  # Anthropic: without what came from the cache or went there
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None  # Anthropic, and gateways in front of it
+    cache_creation_input_tokens: int | None = None
 
 
 class TimingsOut(Wire, frozen=True, kw_only=True, gc=False):

@@ -82,9 +82,17 @@ class Upstream:
         self._closed: asyncio.Event | None = None
 
     def post(
-        self, path: str, body: bytes, *, first_byte_s: float | None = None, idle_s: float | None = None
+        self,
+        path: str,
+        body: bytes,
+        *,
+        first_byte_s: float | None = None,
+        idle_s: float | None = None,
+        traceparent: str | None = None,
     ) -> "Answer":
-        return Answer(self, "POST", path, body, first_byte_s or self._first_byte_s, idle_s or self._idle_s)
+        """`traceparent`: W3C Trace Context of this request, as a header."""
+        first_byte_s, idle_s = first_byte_s or self._first_byte_s, idle_s or self._idle_s
+        return Answer(self, "POST", path, body, first_byte_s, idle_s, traceparent)
 
     def get(self, path: str, *, first_byte_s: float | None = None, idle_s: float | None = None) -> "Answer":
         return Answer(self, "GET", path, b"", first_byte_s or self._first_byte_s, idle_s or self._idle_s)
@@ -115,11 +123,14 @@ class Upstream:
 
     # --- one exchange -------------------------------------------------------------------------------------------------
 
-    async def exchange(self, method: str, path: str, body: bytes, first_byte_s: float) -> Connection:
+    async def exchange(
+        self, method: str, path: str, body: bytes, first_byte_s: float, traceparent: str | None = None
+    ) -> Connection:
         """A connection on which the head of the answer has come. Hand it back by `release`."""
         head = self._heads.get((method, path)) or self._head(method, path)
         if method == "POST":
-            head = b"%b%d\r\n\r\n" % (head, len(body))
+            trace = b"traceparent: %b\r\n" % traceparent.encode("ascii") if traceparent else b""
+            head = b"%b%d\r\n%b\r\n" % (head, len(body), trace)
         bodiless = method == "HEAD"
         connection = self._take_idle()
         if connection is not None:
@@ -220,10 +231,19 @@ class Upstream:
 class Answer:
     """The answer to one request, while its block is entered: `status`, `headers`, and the body as it arrives."""
 
-    __slots__ = ("_body", "_connection", "_first_byte_s", "_idle_s", "_method", "_path", "_upstream", "status")
+    __slots__ = (
+        "_body", "_connection", "_first_byte_s", "_idle_s", "_method", "_path", "_trace", "_upstream", "status",
+    )  # fmt: skip
 
     def __init__(
-        self, upstream: Upstream, method: str, path: str, body: bytes, first_byte_s: float, idle_s: float
+        self,
+        upstream: Upstream,
+        method: str,
+        path: str,
+        body: bytes,
+        first_byte_s: float,
+        idle_s: float,
+        traceparent: str | None = None,
     ) -> None:
         self._upstream = upstream
         self._method = method
@@ -231,11 +251,14 @@ class Answer:
         self._body = body
         self._first_byte_s = first_byte_s
         self._idle_s = idle_s
+        self._trace = traceparent
         self._connection: Connection | None = None
         self.status = 0
 
     async def __aenter__(self) -> "Answer":
-        self._connection = await self._upstream.exchange(self._method, self._path, self._body, self._first_byte_s)
+        self._connection = await self._upstream.exchange(
+            self._method, self._path, self._body, self._first_byte_s, self._trace
+        )
         self.status = self._connection.reader.status
         return self
 

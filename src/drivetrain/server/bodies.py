@@ -1,0 +1,70 @@
+"""What was said, where a policy asks for it to be kept: the request and the answer, redacted, cut, with an end."""
+
+import re
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from functools import lru_cache
+
+from drivetrain.config.schema import Bodies as Wanted
+from drivetrain.store import Body
+from drivetrain.types import Event, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
+
+BLACKENED = "***"
+Batches = AsyncGenerator[Sequence[Event], None]
+
+
+class Bodies:
+    """Listens to answers and hands over what is to be kept."""
+
+    def __init__(self, keep: Callable[[Body], None], redact: Callable[[str], str]) -> None:
+        """`keep` must not wait; `redact` takes out what looks like a secret."""
+        self._keep = keep
+        self._redact = redact
+
+    async def overheard(self, batches: Batches, request_id: str, body: bytes, wanted: Wanted) -> Batches:
+        """`batches` as they are; what they say is kept when they end."""
+        began_s, words, size = time.time(), list[str](), 0
+        try:
+            async with aclosing(batches):
+                async for events in batches:
+                    if size < wanted.max_bytes:
+                        words += (heard := said_in(events))
+                        size += sum(map(len, heard))
+                    yield events
+        finally:
+            self._keep(
+                Body(
+                    request_id=request_id,
+                    at_s=began_s,
+                    delete_s=began_s + wanted.retention_s,
+                    request=self._kept(body.decode(errors="replace"), wanted),
+                    answer=self._kept("".join(words), wanted),
+                )
+            )
+
+    def _kept(self, text: str, wanted: Wanted) -> str:
+        """Redacted first: a cut in a secret would hide it from the redaction."""
+        text = self._redact(text)
+        for pattern in wanted.redact:
+            text = compiled(pattern).sub(BLACKENED, text)
+        return text.encode()[: wanted.max_bytes].decode(errors="ignore")
+
+
+@lru_cache(maxsize=256)
+def compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def said_in(events: Sequence[Event]) -> list[str]:
+    """The words of a batch: text, reasoning, calls of tools."""
+    words = []
+    for event in events:
+        match event:
+            case TextDelta() | ReasoningDelta():
+                words.append(event.text)
+            case ToolCallStart():
+                words.append(f"\n{event.name}(")
+            case ToolCallDelta():
+                words.append(event.arguments)
+    return words

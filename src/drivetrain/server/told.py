@@ -1,0 +1,75 @@
+"""What an answer's headers tell of the way it came: which engine, how long it waited, its cost, what is left. Pure."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from drivetrain.gateway import Receipt
+from drivetrain.quota import Standing
+from drivetrain.server.exchange import Header
+
+UNITS = ("requests", "tokens")
+
+
+def headers(receipt: Receipt) -> Sequence[Header]:
+    """Nothing for a request that went nowhere, but the limit that it met."""
+    told: list[Header] = []
+    if receipt.engine:
+        told += (
+            *_way(receipt.engine, receipt.model, receipt.why),
+            (b"x-drivetrain-attempts", b"%d" % receipt.attempts),
+            (b"x-drivetrain-queue-ms", b"%.1f" % (receipt.queued_s * 1000)),
+            (b"x-drivetrain-overhead-ms", b"%.2f" % (receipt.overhead_s * 1000)),
+        )
+    if receipt.cost_micro_usd is not None:
+        told.append((b"x-drivetrain-cost", dollars(receipt.cost_micro_usd)))
+    if receipt.degraded:
+        told.append((b"x-drivetrain-limits", b"degraded"))
+    if receipt.standings:
+        told += _limits(receipt.standings)
+    return told
+
+
+@lru_cache(maxsize=1024)
+def _way(engine: str, model: str, why: str) -> Sequence[Header]:
+    return (
+        (b"x-drivetrain-engine", _safe(engine)),
+        (b"x-drivetrain-model", _safe(model)),
+        (b"x-drivetrain-route-reason", _safe(why)),
+    )
+
+
+def dollars(micro_usd: int) -> bytes:
+    """Exact: `0.000123`."""
+    return b"%d.%06d" % divmod(micro_usd, 1_000_000)
+
+
+def _limits(standings: Sequence[Standing]) -> Iterable[Header]:
+    """As OpenAI names them: of several limits of a kind, the one that is nearest to its end."""
+    for unit in UNITS:
+        of_kind = [standing for standing in standings if standing.rule.resource == unit]
+        if not of_kind:
+            continue
+        tightest = min(of_kind, key=lambda standing: standing.remaining / standing.rule.amount)
+        name = unit.encode()
+        yield b"x-ratelimit-limit-" + name, b"%d" % tightest.rule.amount
+        yield b"x-ratelimit-remaining-" + name, b"%d" % max(0, tightest.remaining)
+        yield b"x-ratelimit-reset-" + name, duration(tightest.reset_s)
+
+
+def duration(seconds: float) -> bytes:
+    """`12ms`, `1.5s`, `6m0s`, `2h3m4s`, as OpenAI writes them."""
+    milliseconds = max(0, round(seconds * 1000))
+    if milliseconds < 1000:
+        return b"%dms" % milliseconds
+    minutes, rest = divmod(milliseconds, 60_000)
+    told = f"{rest / 1000:g}s"
+    if minutes >= 60:
+        told = f"{minutes // 60}h{minutes % 60}m{told}"
+    elif minutes:
+        told = f"{minutes}m{told}"
+    return told.encode()
+
+
+def _safe(text: str) -> bytes:
+    """What a header may hold: a model's name may be anything."""
+    return "".join(c if " " <= c <= "~" else "?" for c in text[:200]).encode("ascii")

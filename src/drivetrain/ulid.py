@@ -1,0 +1,26 @@
+"""New sortable ids (github.com/ulid/spec): of rows, requests, keys, and whatever else has to be told apart."""
+
+import itertools
+import random
+import time
+from functools import lru_cache
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_PROCESS = "".join(random.SystemRandom().choices(_ALPHABET, k=8))
+_count = itertools.count()
+
+
+def ulid() -> str:
+    """A new id of 26 characters: 48 bits of milliseconds, 40 of chance that stay the same in one process, and a count
+    of 40 bits. It tells apart and sorts; it keeps no secret.
+    """
+    count = next(_count)
+    high, low = count >> 20, count & 0xFFFFF
+    digits = _PAIRS[high >> 10 & 1023] + _PAIRS[high & 1023] + _PAIRS[low >> 10] + _PAIRS[low & 1023]
+    return _time_part(int(time.time() * 1000)) + _PROCESS + digits
+
+
+@lru_cache(maxsize=8)
+def _time_part(milliseconds: int) -> str:
+    return "".join([_PAIRS[(milliseconds >> shift) & 1023] for shift in (40, 30, 20, 10, 0)])

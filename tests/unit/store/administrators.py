@@ -1,0 +1,44 @@
+"""An administration with a clock that is set by hand, for tests of the store."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drivetrain import keys
+from drivetrain.governance import Key
+from drivetrain.store import Store, pepper
+from drivetrain.store.administration import Administration
+from drivetrain.store.directory import KeyRecord
+
+PEPPER = pepper.of(b"a pepper that tests share")
+BY = "key of a test"
+
+
+@dataclass
+class Clock:
+    now_s: float = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def administration(store: Store, clock: Clock | None = None) -> Administration:
+    return Administration(store, PEPPER, clock or Clock())
+
+
+def embedded(home: Path) -> Iterator[Administration]:
+    """Of SQLite, for rules that no database has a part in."""
+    store = Store.open("sqlite:///state/drivetrain.db", home)
+    yield administration(store)
+    store.close()
+
+
+def new_key(admin: Administration, name: str = "ci", **fields: Any) -> tuple[Key, str]:
+    return admin.create_key({"name": name, **fields}, actor=BY)
+
+
+def opens(text: str, record: KeyRecord | None) -> bool:
+    """Whether whoever shows this text gets in."""
+    parsed = keys.parse(text)
+    return parsed is not None and record is not None and keys.matches(PEPPER.secret, parsed[1], record.hash)
