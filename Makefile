@@ -13,7 +13,7 @@ LIBRARY := src/drivetrain/engines/expertstream/libexpertstream.so
 CPP = $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
 MINUTES ?= 1
 
-.PHONY: setup run test test-slow check audit format lock native native-asan native-tidy fuzz bench bench-gateway bench-model bench-moe bench-start docs clean
+.PHONY: setup run test test-slow check audit format lock native native-asan native-tidy fuzz bench bench-gateway bench-soak bench-model bench-moe bench-start docs clean
 
 setup: $(VENV)/.ready $(LIBRARY) $(CLIENTS)/node_modules/.ready
 
@@ -84,10 +84,14 @@ lock:
 	  --extra demo --extra team --extra bigquery --group build --group check --group test --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
-bench: bench-gateway bench-model bench-start
+bench: bench-gateway bench-soak bench-model bench-start
 
 bench-gateway: setup
 	$(BIN)/python bench/gateway/run.py
+
+# Whether memory stays flat over 200,000 governed requests.
+bench-soak: setup
+	$(BIN)/python bench/gateway/soak.py
 
 bench-model: setup
 	$(BIN)/python bench/model/run.py

@@ -8,7 +8,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from tests.e2e.replicas import CHAT, Place, chat, children, client, replicas
@@ -17,6 +19,7 @@ from tests.fakes.manners import ENDLESS
 from tests.fakes.upstream import FakeUpstream
 from tests.services import new_database, postgres_of
 from tests.services_redis import new_redis
+from tests.unit.quota.wirecut import way_to
 
 pytestmark = pytest.mark.anyio
 
@@ -170,8 +173,14 @@ async def test_what_a_killed_worker_had_set_aside_is_free_within_the_lease(
             doomed.process.kill()
             await asyncio.gather(*running, return_exceptions=True)
             async with asyncio.timeout(4.0):
-                while (await second.post(CHAT, json=chat(model="endless", max_tokens=1))).status_code != 200:
+                while await status_of(second, chat(model="endless", stream=True)) != 200:
                     await asyncio.sleep(0.05)
+
+
+async def status_of(caller: httpx2.AsyncClient, body: Any) -> int:
+    """How a request is received; its answer is not waited for."""
+    async with caller.stream("POST", CHAT, json=body) as answer:
+        return answer.status_code
 
 
 def _is_endless(request: Any) -> bool:
@@ -246,3 +255,36 @@ async def test_a_database_that_is_away_stops_no_key_that_is_known_and_loses_no_r
             rows = await replicated.rows_once(54, within_s=20)
     assert Counter(row.outcome for row in rows)["ok"] >= 53
     assert len({row.id for row in rows}) == len(rows)
+
+
+async def test_a_shared_state_that_takes_two_seconds_to_answer_holds_nobody_up(
+    replicated: Place, mock: FakeUpstream
+) -> None:
+    port = urlsplit(replicated.shared or "").port
+    assert port is not None
+    policy = "{limits: {requests_per_minute: 1000}}"
+    async with way_to(port) as way:
+        async with replicas(replicated, mock, shared=way.url, deadline_s=0.05, policy=policy) as (server,):
+            key = await replicated.key("ci")
+            async with client(server, key) as caller:
+                await _until_limits_are(caller, "shared")
+                way.delay_s = 2.0
+                async with asyncio.timeout(2.0):  # fifty together take less than one that waited for it
+                    answers = [await caller.post(CHAT, json=chat()) for _ in range(50)]
+                assert {answer.status_code for answer in answers} == {200}
+                assert answers[-1].headers["x-drivetrain-limits"] == "degraded"
+                assert (await caller.get("/readyz")).json()["status"] == "degraded"
+                way.delay_s = 0.0
+                await _until_limits_are(caller, "shared")
+                async with asyncio.timeout(10):
+                    while (await caller.get("/readyz")).json()["status"] != "ready":
+                        await asyncio.sleep(0.05)
+
+
+async def _until_limits_are(caller: httpx2.AsyncClient, wanted: str) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            answer = await caller.post(CHAT, json=chat())
+            if answer.headers.get("x-drivetrain-limits", "shared") == wanted:
+                return
+            await asyncio.sleep(0.05)

@@ -180,12 +180,6 @@ async def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path, drivetrain
             pass
 
 
-async def test_the_network_is_not_offered_a_server_without_keys_unasked(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="reachable from the network"):
-        async with serving(tmp_path, "server: {host: 0.0.0.0}"):
-            pass
-
-
 # --- metrics --------------------------------------------------------------------------------------------------------
 
 

@@ -278,6 +278,26 @@ async def test_silent_and_slow_callers_are_hung_up_on() -> None:
         slow_writer.close()
 
 
+async def test_a_request_whose_body_is_on_its_way_when_the_server_stops_is_still_answered() -> None:
+    begun = asyncio.Event()
+
+    async def handler(exchange: Exchange) -> None:
+        begun.set()
+        await echo(exchange)
+
+    async with site(handler) as served:
+        reader, writer = await served.open()
+        writer.write(b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+        await begun.wait()
+        (connection,) = served.listener.server_state.connections
+        assert isinstance(connection, Connection)
+        connection.shutdown()
+        writer.write(b"hello")
+        async with asyncio.timeout(5):
+            assert bodies(await reader.read()) == [b"POST /a 5 hello"]
+        writer.close()
+
+
 async def test_a_taken_port_is_named(tmp_path: Path) -> None:
     with tcp_socket("127.0.0.1", 0, advice="") as bound:
         port = bound.getsockname()[1]

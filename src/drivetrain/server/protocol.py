@@ -83,8 +83,8 @@ class Connection(asyncio.Protocol):
                 self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        if self._closing and not self._lingering:
-            return
+        if self._closing and not self._lingering and self._reading is None:
+            return  # of a request that has begun to arrive, the rest is still taken
         if self._between:
             self.quiet_since = time.monotonic()
             if b"pgrade" in data:
@@ -223,7 +223,7 @@ class Connection(asyncio.Protocol):
         self._held = hold
         if hold:
             self._transport.pause_reading()
-        elif not self._closing:
+        elif not self._closing or self._reading is not None:
             self._transport.resume_reading()
 
     # --- ends ---------------------------------------------------------------------------------------------------------
@@ -261,11 +261,9 @@ class Connection(asyncio.Protocol):
         passed_s, self._swept_s = max(0.0, now_s - self._swept_s), now_s
         if self._writable is not None and now_s - self._stalled_since > STALLED_S:
             self._transport.abort()
-        if self._closing:
-            return
         if self._reading is not None:
             self._wait_for_body(passed_s)
-        elif self._current is None:
+        elif self._current is None and not self._closing:
             allowed_s = idle_s if self._between else HEAD_S
             if now_s - self.quiet_since > allowed_s:
                 self._closing = True

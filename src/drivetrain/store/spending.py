@@ -43,7 +43,8 @@ def spent_by(connection: "Connection", rule: Rule, from_s: float, until_s: float
     from drivetrain.store.tables import attempts, spending
 
     whose = scope(rule).items()
-    first, last = ceil(from_s / HOUR_S), floor(min(until_s, END_S) / HOUR_S)
+    until_s = min(until_s, END_S)
+    first, last = ceil(from_s / HOUR_S), floor(until_s / HOUR_S)
     total = 0
     if first < last:
         hours = select(func.coalesce(func.sum(spending.c.cost_micro_usd), 0)).where(
