@@ -119,7 +119,9 @@ async def caller(port: int, keys: Sequence[str], progress: Progress, rss_mb: Cal
 
 def request(key: str, *, stream: bool) -> bytes:
     content = body("bench", "stream" if stream else "plain").encode()
-    head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
+    )
     return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
 
 

@@ -1,6 +1,6 @@
 """What engines report of an answer, as they write it, comes to the right cost to the micro-dollar.
 
-The figures are those of real answers; texts are left out.
+The figures are made up in the shapes in which each engine reports them; texts are left out.
 """
 
 import json
