@@ -13,7 +13,7 @@ LIBRARY := src/drivetrain/engines/expertstream/libexpertstream.so
 CPP = $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
 MINUTES ?= 1
 
-.PHONY: setup run test test-slow check audit format lock native native-asan native-tidy fuzz bench bench-gateway bench-soak bench-model bench-moe bench-start docs clean
+.PHONY: setup run test test-slow check audit format lock native native-asan native-tidy fuzz bench bench-gateway bench-soak bench-model bench-moe bench-start bench-router docs clean
 
 setup: $(VENV)/.ready $(LIBRARY) $(CLIENTS)/node_modules/.ready
 
@@ -41,7 +41,7 @@ run: setup
 	@$(BIN)/python examples/first_run.py --home $(HOME_DIR) --port $(PORT) --model $(MODEL)
 
 test: setup check
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m "not slow"
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow
@@ -84,7 +84,7 @@ lock:
 	  --extra demo --extra team --extra bigquery --group build --group check --group test --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
-bench: bench-gateway bench-soak bench-model bench-start
+bench: bench-gateway bench-soak bench-model bench-start bench-router
 
 bench-gateway: setup
 	$(BIN)/python bench/gateway/run.py
@@ -102,6 +102,9 @@ bench-moe: setup
 
 bench-start: setup
 	$(BIN)/python bench/cold_start.py
+
+bench-router: setup
+	$(BIN)/python bench/router.py --out bench/results
 
 docs: setup
 	$(BIN)/python docs/generate.py

@@ -15,7 +15,8 @@ DrivetrainError
 │   └── LoadFailed 500          a model could not be loaded; carries the reason
 └── ServerError                 Drivetrain is at fault, or at its limits
     ├── Internal 500            ├── StorageFull 507         ├── Busy 503 (queue full)     ├── Draining 503
-    └── StoreAway 503           └── SharedStateAway 503
+    ├── StoreAway 503           ├── SharedStateAway 503
+    └── DeadlineExceeded 504    the request's own time is over
 
 Each dialect renders them; nothing below the server writes a status line.
 """
@@ -223,3 +224,10 @@ class SharedStateAway(ServerError):
 
     status = 503
     code = "shared_state_unavailable"
+
+
+class DeadlineExceeded(ServerError):
+    """The time that the request, its client or its policy allowed is over; the message tells which it was."""
+
+    status = 504
+    code = "deadline_exceeded"

@@ -149,6 +149,8 @@ class Request(Value, frozen=True, kw_only=True):
     user: str | None = None
     source: Source | None = None
     traceparent: str | None = None  # W3C Trace Context, for the engine
+    connect_s: float | None = None  # how long a connection to the engine may take; None: as the engine's entry says
+    urgency: int = 1  # for engines with a queue of their own: 0 bulk, 1 default, 2 interactive, 3 system
 
 
 class EmbedRequest(Value, frozen=True, kw_only=True):

@@ -97,6 +97,7 @@ async def test_a_crash_between_answer_and_checkpoint_writes_nothing_twice(bench:
     assert bench.progress.seq == 1500
 
 
+@pytest.mark.slow
 async def test_an_answer_that_was_lost_writes_nothing_twice(bench: Bench) -> None:
     bench.came(600)
     with wired(bench.emulator) as (wire, address):
@@ -143,6 +144,7 @@ async def test_columns_that_a_table_lacks_are_added_and_its_rows_stay(bench: Ben
     assert bench.counts() == (6, 6)
 
 
+@pytest.mark.slow
 async def test_a_column_of_another_kind_is_left_alone_and_told(bench: Bench) -> None:
     client = bench.emulator.client()
     client.create_dataset(bench.sink.dataset or "")
@@ -154,6 +156,7 @@ async def test_a_column_of_another_kind_is_left_alone_and_told(bench: Bench) -> 
     assert bench.progress.seq == 0
 
 
+@pytest.mark.slow
 async def test_rows_wait_for_an_emulator_that_was_killed_and_lost_its_streams(bench: Bench) -> None:
     bench.came(700)
     assert await bench.export() == ""
@@ -166,6 +169,7 @@ async def test_rows_wait_for_an_emulator_that_was_killed_and_lost_its_streams(be
     assert bench.counts() == (1300, 1300)
 
 
+@pytest.mark.slow
 async def test_a_batch_in_a_stream_that_is_gone_is_looked_for_in_the_table(bench: Bench) -> None:
     bench.came(10)
     bench.source.effect = dying(BEFORE_DONE)

@@ -22,6 +22,7 @@ from tests.services_redis import new_redis
 from tests.unit.quota.wirecut import way_to
 
 pytestmark = pytest.mark.anyio
+SLOW = pytest.mark.slow  # the same rule by another way
 
 
 @pytest.fixture
@@ -88,8 +89,10 @@ PATHS = {
     "Ollama's embed": ("/api/embed", {"model": "chat", "input": "Hi"}),
 }
 
+RARER = [path for path in PATHS if path not in ("chat", "embeddings")]
 
-@pytest.mark.parametrize("path", PATHS)
+
+@pytest.mark.parametrize("path", ["chat", "embeddings", *(pytest.param(path, marks=SLOW) for path in RARER)])
 async def test_two_hundred_requests_at_once_spend_no_more_than_their_budget(
     place: Place, mock: FakeUpstream, path: str
 ) -> None:
@@ -187,8 +190,15 @@ def _is_endless(request: Any) -> bool:
     return bool(request.path == CHAT and request.json["model"] == ENDLESS)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("number", "workers"),
+    [
+        pytest.param(signal.SIGTERM, 1, marks=SLOW),
+        (signal.SIGTERM, 2),
+        (signal.SIGKILL, 1),
+        pytest.param(signal.SIGKILL, 2, marks=SLOW),
+    ],
+)
 async def test_a_server_that_is_ended_under_load_leaves_one_row_for_each_answer_that_it_gave(
     place: Place, mock: FakeUpstream, number: signal.Signals, workers: int
 ) -> None:

@@ -12,7 +12,13 @@ TESTS = build.test_sources()
 MINUTE = 60
 
 
-@pytest.mark.parametrize("variant", [build.PLAIN, build.SANITIZED], ids=lambda variant: variant.name)
+VARIANTS = [
+    pytest.param(build.PLAIN, id=build.PLAIN.name),
+    pytest.param(build.SANITIZED, id=build.SANITIZED.name, marks=pytest.mark.slow),  # minutes of compiling
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("test", TESTS, ids=[test.stem for test in TESTS])
 def test_native(test: Path, variant: build.Variant, archive: Callable[[build.Variant], Path], tmp_path: Path) -> None:
     program = build.program(test, archive(variant), variant, build.test_support(test))

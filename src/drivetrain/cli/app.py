@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, Entry] = {
     "prices": Entry("drivetrain.cli.prices:prices", "Set and list what models cost."),
     "usage": Entry("drivetrain.cli.usage:usage", "Tell what was used, and what it cost."),
     "trace": Entry("drivetrain.cli.trace:trace", "Show a request's life: `trace REQUEST_ID`."),
+    "explain": Entry("drivetrain.cli.explain:explain", "Tell which engines a request would go to, and why."),
     "audit": Entry("drivetrain.cli.audit:audit", "List who changed what, and check the record."),
     "engines": Entry("drivetrain.cli.running:engines", "List the engines and how they are."),
     "config": Entry("drivetrain.cli.config:config", "Check and show the configuration."),

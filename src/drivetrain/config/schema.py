@@ -8,6 +8,7 @@ import msgspec
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
@@ -101,9 +102,36 @@ class Limits(Section, frozen=True):
     on_loss: OnLoss = "share"  # shared.url is away: count one's own share, let all in, or none
 
 
+class Reserved(Section, frozen=True):
+    """Slots of `limits.concurrency` that a class has for itself and those above it. Lower ones always have one left."""
+
+    system: Percent = 0  # of the slots, that interactive, default and bulk requests leave free
+    interactive: Percent = 0  # of the slots, that default and bulk requests leave free
+    default: Percent = 20  # of the slots, that bulk requests leave free
+
+
 class Queue(Section, frozen=True):
-    size: Count = 512  # requests that may wait; the next one is refused
+    size: Count = 512  # requests that may wait; of more, the newest of the lowest class is refused
     timeout_s: Positive = 60.0  # how long one may wait
+    reserved: Reserved = Reserved()
+
+
+Retried = Literal["engine_unavailable", "engine_overloaded", "engine_failed", "engine_timeout", "load_failed"]
+
+
+class Retries(Section, frozen=True):
+    """When a request that failed is tried again: at another engine, or once more at the last one that is left."""
+
+    max: Count = 2  # further attempts of one request
+    budget_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = 20  # further attempts per 100 requests, in any minute
+    least: Count = 10  # further attempts in any minute that are allowed however few requests there are
+    on: tuple[Retried, ...] = (
+        "engine_unavailable",
+        "engine_overloaded",
+        "engine_failed",
+        "engine_timeout",
+        "load_failed",
+    )  # codes of the errors after which there is another attempt
 
 
 class Budget(Section, frozen=True):
@@ -124,10 +152,22 @@ class Bodies(Section, frozen=True):
     redact: tuple[str, ...] = ()  # further regular expressions whose matches are blackened
 
 
+class Breaker(Section, frozen=True):
+    """When an engine is set aside because it fails, and for how long. A caller's mistake never counts."""
+
+    failures: AtLeastOne = 5  # in a row
+    percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 50  # or so many of 100 requests in `window_s`
+    window_s: Positive = 30.0  # in which the share of failures is counted
+    least_requests: AtLeastOne = 20  # in `window_s`, before their share counts
+    open_s: Positive = 10.0  # until one request may try it again; doubled after each trial that fails, up to eightfold
+    slow_start_s: Positive = 30.0  # in which an engine that has come back takes up its full share
+
+
 class Policy(Section, frozen=True):
     timeouts: Timeouts = Timeouts()
     limits: Limits = Limits()
     queue: Queue = Queue()
+    retries: Retries = Retries()
     budgets: tuple[Budget, ...] = ()  # each on its own
     on_disconnect: Literal["estimate", "drain", "free"] = "estimate"  # caller left: bill what came, let it end, or not
     reserve_output_tokens: AtLeastOne = 1024  # set aside for an answer whose request names no limit
@@ -188,6 +228,7 @@ class Config(Section, frozen=True):
     engines: Mapping[str, Engine] = {}
     models: Mapping[str, Route] = {}
     policies: Mapping[str, Policy] = {}
+    breaker: Breaker = Breaker()
     residency: Residency = Residency()
     downloads: Downloads = Downloads()
     sinks: Mapping[str, Sink] = {}

@@ -29,6 +29,7 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     first_byte_s: Seconds = 600.0  # how long the engine may think before it answers; policies have shorter limits
     idle_s: Seconds = 600.0  # the longest pause in an answer
     keep_idle_s: Seconds = 4.0  # keep below the engine's own keep-alive limit
+    priorities: bool = False  # vllm, sglang: it was started to put requests in order by theirs
 
 
 def remote_options(name: str, settings: EngineSettings) -> RemoteOptions:
@@ -75,11 +76,17 @@ def _trust(ca_file: str | None) -> ssl.SSLContext | None:
 
 
 async def stream(
-    upstream: Upstream, path: str, surface: Surface, request: Request
+    upstream: Upstream, path: str, surface: Surface, request: Request, *, more: bytes = b""
 ) -> AsyncGenerator[Sequence[Event], None]:
-    """One generation. Raises the error that the engine answers, or `EngineFailed` if its stream ends early."""
+    """One generation. `more`: members that the body has beside those of the request, `,"name":value` each.
+
+    Raises the error that the engine answers, or `EngineFailed` if its stream ends early.
+    """
     decoder = surface.decoder(request)
-    async with upstream.post(path, surface.encode_request(request), traceparent=request.traceparent) as answer:
+    body = surface.encode_request(request)
+    if more:
+        body = b"%b%b}" % (body.removesuffix(b"}"), more)
+    async with upstream.post(path, body, traceparent=request.traceparent, connect_s=request.connect_s) as answer:
         if answer.status != 200:
             raise await refusal(answer, surface.decode_error)
         async for data in answer:

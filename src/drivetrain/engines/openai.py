@@ -16,13 +16,16 @@ from drivetrain.dialects.openai import (
     encode_embed_request,
 )
 from drivetrain.engines import EngineSettings, Host
-from drivetrain.engines._remote import call, fetch, open_upstream, probe, stream, url_of
-from drivetrain.errors import EngineError, EngineFailed
+from drivetrain.engines._remote import call, fetch, open_upstream, probe, remote_options, stream, url_of
+from drivetrain.errors import BadRequest, EngineError, EngineFailed
 from drivetrain.types import Embeddings, EmbedRequest, Event, Health, Loaded, Model, Request
 
 VERSION = re.compile(r"/v\d+[a-z0-9]*(?=/|$)")
 NO_ROUTE = frozenset({404, 405})
 NO_KEY = frozenset({401, 403})
+# What kinds with a queue by priorities call each class, from bulk to system: for vLLM the lowest number goes first, for
+# SGLang the highest (vLLM `--scheduling-policy priority`, SGLang `--enable-priority-scheduling`).
+PRIORITIES: Mapping[str, Sequence[int]] = {"vllm": (3, 2, 1, 0), "sglang": (0, 1, 2, 3)}
 
 
 def split_base(url: str) -> tuple[str, str]:
@@ -44,10 +47,14 @@ class OpenAI:
         self.kind = settings.kind
         root, self._api = split_base(url_of(name, settings))
         self._upstream = open_upstream(name, settings, root)
+        self._priorities = _priorities(name, settings)
 
     def generate(self, request: Request) -> AsyncGenerator[Sequence[Event], None]:
         surface = CHAT if request.completion is None else COMPLETIONS
-        return stream(self._upstream, self._api + surface.path, surface, request)
+        if self._priorities is None:
+            return stream(self._upstream, self._api + surface.path, surface, request)
+        more = b',"priority":%d' % self._priorities[request.urgency]
+        return stream(self._upstream, self._api + surface.path, surface, _unranked(request), more=more)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         asked, path = encode_embed_request(request), self._api + "/embeddings"
@@ -84,6 +91,25 @@ class OpenAI:
 
     async def aclose(self) -> None:
         await self._upstream.aclose()
+
+
+def _priorities(name: str, settings: EngineSettings) -> Sequence[int] | None:
+    """By urgency; None if it is not to be told. Raises `BadRequest` for a kind that has none."""
+    if not remote_options(name, settings).priorities:
+        return None
+    if settings.kind not in PRIORITIES:
+        known = ", ".join(sorted(PRIORITIES))
+        raise BadRequest(f"engines.{name}.priorities: kind {settings.kind!r} has none; those that have: {known}")
+    return PRIORITIES[settings.kind]
+
+
+def _unranked(request: Request) -> Request:
+    """Without a priority in the caller's own words: what a caller may have, its class says."""
+    source = request.source
+    if source is None or "priority" not in source.fields:
+        return request
+    fields = {name: value for name, value in source.fields.items() if name != "priority"}
+    return replace(request, source=replace(source, fields=fields))
 
 
 def _judge(status: int) -> Health:

@@ -6,8 +6,8 @@ leaves one row in the ledger, whatever became of it.
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -15,22 +15,34 @@ from msgspec.structs import replace
 from drivetrain import router
 from drivetrain.config.schema import Bodies, Config
 from drivetrain.engines import Host
-from drivetrain.errors import DrivetrainError, EngineError, EngineFailed, EngineTimeout, EngineUnavailable, Forbidden
-from drivetrain.gateway.account import Account, may_fail_over
+from drivetrain.errors import (
+    DrivetrainError,
+    EngineError,
+    EngineFailed,
+    EngineTimeout,
+    EngineUnavailable,
+    Forbidden,
+    ModelNotFound,
+)
+from drivetrain.gateway.account import Account
 from drivetrain.gateway.admission import Admission
 from drivetrain.gateway.catalog import Catalog, Entry, Library
 from drivetrain.gateway.drain import Drains
+from drivetrain.gateway.explain import Explanation, explanation
 from drivetrain.gateway.meter import Call, Meter, Trace
 from drivetrain.gateway.pool import Member, Pool
 from drivetrain.gateway.prepare import prepare
 from drivetrain.gateway.receipt import Receipt
-from drivetrain.gateway.visit import Leg, Visit
+from drivetrain.gateway.retries import Retries
+from drivetrain.gateway.visit import House, Visit
 from drivetrain.gateway.watch import Watch
+from drivetrain.gateway.way import Leg
 from drivetrain.governance import Attempt, Principal, Resource, Rule
-from drivetrain.policies import access
+from drivetrain.policies import access, demand
+from drivetrain.policies.classes import RANKS
 from drivetrain.policies.prices import Table
 from drivetrain.quota import Quota
-from drivetrain.router import Candidate
+from drivetrain.router import USUAL, Candidate, Decision, Facts
 from drivetrain.types import (
     Embeddings,
     EmbedRequest,
@@ -82,11 +94,11 @@ class Gateway:
     ) -> None:
         """`prices` gives the table in force."""
         self._library = library
-        self._record = record
-        self._prices = prices
         self._admission = Admission(quota, record, shared=config.shared.url is not None)
         self._drains = Drains()
-        self.pool = Pool(host, record.notify)
+        self.pool = pool = Pool(host, record.notify)
+        self.retries = Retries()
+        self._house = House(self._admission, record, prices, self.retries, lambda name: pool.members.get(name))
         self.configure(config)
 
     def configure(self, config: Config) -> Sequence[Member]:
@@ -94,10 +106,11 @@ class Gateway:
 
         Raises `BadRequest` and keeps the old one if an engine cannot be opened.
         """
-        gone = self.pool.open(config.engines)
+        gone = self.pool.open(config.engines, config.breaker)
         self.config = config
         self.catalog = Catalog(config, self._library, self.pool.members)
         self.keeps = any(policy.bodies.keep for policy in config.policies.values())
+        self._drains_some = any(policy.on_disconnect == "drain" for policy in config.policies.values())
         return gone
 
     async def aclose(self) -> None:
@@ -138,64 +151,73 @@ class Gateway:
             return None  # nothing will be said
         return bodies if bodies.keep else None
 
-    async def generate(self, request: Request, call: Call) -> AsyncGenerator[Sequence[Event], None]:
+    def generate(self, request: Request, call: Call) -> AsyncGenerator[Sequence[Event], None]:
         """The answer, in batches of events as they arrive. Close the generator to stop the work.
 
         Raises a `DrivetrainError` where no engine could answer. After the first content event it is the error of the
         engine that broke off.
         """
-        visit = await self._visit(request, call)
-        batches = self._answer(request, visit)
-        if visit.legs[0].entry.policy.on_disconnect == "drain":
-            batches = self._drains.relay(batches, visit.receipt)
-        async with aclosing(batches):
-            async for events in batches:
-                yield events
+        if not self._drains_some or not self._drained(request.model):
+            return self._answer(request, call)
+        receipt = call.receipt or Receipt()
+        return self._drains.relay(self._answer(request, replace(call, receipt=receipt)), receipt)
 
-    async def _answer(self, request: Request, visit: Visit) -> AsyncGenerator[Sequence[Event], None]:
+    def _drained(self, model: str) -> bool:
+        """Whether its answers are read to their end although the caller has gone."""
+        try:
+            return self.catalog.resolve(model).policy.on_disconnect == "drain"
+        except DrivetrainError:
+            return False  # there will be no answer
+
+    async def _answer(self, request: Request, call: Call) -> AsyncGenerator[Sequence[Event], None]:
+        visit = await self._visit(request, call)
         with visit:
-            for leg in visit.legs:
-                meter = await visit.reach(leg)
+            while True:
+                meter = await visit.reach()
                 try:
-                    async with aclosing(self._attempt(request, visit, leg, meter)) as batches:
+                    async with aclosing(self._attempt(request, visit, visit.leg, meter)) as batches:
                         async for events in batches:
                             yield events
                     return
                 except EngineError as error:
-                    if not may_fail_over(error, meter):
-                        raise
-                    visit.failed = error
+                    visit.go_on(error, meter)
 
     async def _visit(self, request: Request | EmbedRequest, call: Call) -> Visit:
         """Where the request may go. A refusal is on record too."""
-        visit = Visit(self._admission, self._record, self._prices(), request, call)
+        visit = Visit(self._house, request, call)
         try:
             entry = await self.permitted(request.model, call)
-            visit.legs = self._legs(entry, call)
+            decision = self._candidates(entry, _facts(request) if len(entry.targets) > 1 else USUAL)
+            visit.begin(
+                Leg(entry=entry, candidate=_first(decision, entry)), lambda: self._others(entry, decision, call.who)
+            )
         except DrivetrainError as error:
             visit.refuse(error)
             raise
         return visit
 
-    def _legs(self, entry: Entry, call: Call) -> Sequence[Leg]:
-        """Every engine that may be tried, best first: the targets of the name, then those of its fallbacks, as far as
-        the key may use them."""
-        ways = [(entry, candidate) for candidate in self._candidates(entry)]
-        for name in entry.fallbacks:
-            if call.who.models is None or access.may_use(call.who.models, name):
-                other = self.catalog.resolve(name)
-                ways += [(other, candidate) for candidate in self._candidates(other)]
-        return [
-            Leg(entry=entry, candidate=candidate, position=position, last=position == len(ways))
-            for position, (entry, candidate) in enumerate(ways, 1)
-        ]
+    def _others(self, entry: Entry, decision: Decision, who: Principal) -> list[Leg]:
+        """Where a request may go after the first engine: the other targets of the name, then those of its fallbacks,
+        as far as the key may use them."""
+        legs = [Leg(entry=entry, candidate=candidate) for candidate in decision.order[1:]]
+        for other in self._fallbacks(entry):
+            if who.models is None or access.may_use(who.models, other.name):
+                legs += [Leg(entry=other, candidate=candidate) for candidate in self._candidates(other).order]
+        return legs
 
-    def _candidates(self, entry: Entry) -> Sequence[Candidate]:
-        standings = {} if len(entry.targets) == 1 else self.pool.standings()
-        found = router.candidates(entry.targets, standings, random.random)
-        if not found:
-            raise EngineUnavailable(f"every target of model {entry.name!r} has weight 0; give one a weight")
-        return found
+    def _fallbacks(self, entry: Entry) -> Iterator[Entry]:
+        for name in entry.fallbacks:
+            with suppress(ModelNotFound):  # the engine that had it has gone
+                yield self.catalog.resolve(name)
+
+    async def explain(self, model: str, facts: Facts) -> Explanation:
+        """Where a request would go. Raises `ModelNotFound`."""
+        entry = await self.resolve(model)
+        entries = (entry, *self._fallbacks(entry))
+        return explanation(facts, [(each, self._candidates(each, facts)) for each in entries], self.retries)
+
+    def _candidates(self, entry: Entry, facts: Facts = USUAL) -> Decision:
+        return router.candidates(entry.targets, self.pool.standing, random.random, facts)
 
     async def _attempt(
         self, request: Request, visit: Visit, leg: Leg, meter: Meter
@@ -207,7 +229,7 @@ class Gateway:
             asked = self._asked(request, visit, leg, meter, member)
             foreign = visit.call.dialect.startswith("ollama.") and member.config.kind not in NATIVE
             held: list[Event] = []
-            with Watch(member.name, entry.policy.timeouts) as watch:
+            with Watch(member.name, entry.policy.timeouts, visit.deadlines) as watch:
                 async with aclosing(member.engine.generate(asked)) as batches:
                     watch.waits()
                     async for events in batches:
@@ -244,8 +266,10 @@ class Gateway:
         native = dialect is not None and request.source is not None and request.source.dialect.startswith(dialect)
         if entry.policy.settings:
             request = replace(request, options={**entry.policy.settings, **request.options})
-        parent = visit.traceparent(meter)
-        return prepare(request, model=candidate.model, spec=spec, layers=layers, native=native, traceparent=parent)
+        if visit.call.priority != "default":
+            request = replace(request, urgency=RANKS[visit.call.priority])
+        changes = {"traceparent": visit.traceparent(meter), "connect_s": entry.policy.timeouts.connect_s}
+        return prepare(request, model=candidate.model, spec=spec, layers=layers, native=native, changes=changes)
 
     def spec_behind(self, engine: str, model: str) -> ModelSpec | None:
         """A route may point at a model of the library: its own parameters and system prompt hold there too."""
@@ -255,26 +279,26 @@ class Gateway:
         """Vectors from the first engine that gives them. Raises as `generate` does."""
         visit = await self._visit(request, call)
         with visit:
-            for leg in visit.legs:
-                meter = await visit.reach(leg)
+            while True:
+                meter = await visit.reach()
                 try:
-                    return await self._embed(request, visit, leg, meter)
+                    return await self._embed(request, visit, visit.leg, meter)
                 except EngineError as error:
-                    if not may_fail_over(error, meter):
-                        raise
-                    visit.failed = error
-            raise AssertionError("the last candidate either answered or raised")
+                    visit.go_on(error, meter)
 
     async def _embed(self, request: EmbedRequest, visit: Visit, leg: Leg, meter: Meter) -> Embeddings:
         policy = leg.entry.policy
         member = self._member(leg.candidate.engine)
+        whole = visit.deadlines.whole
         limit_s = policy.timeouts.first_token_s
         asked = replace(request, model=leg.candidate.model, traceparent=visit.traceparent(meter))
         with Account(visit, leg, meter, member):
             try:
-                async with asyncio.timeout(limit_s):
+                async with asyncio.timeout(min(limit_s, whole.left_s())):
                     answer = await member.engine.embed(asked)
             except TimeoutError as error:
+                if whole.left_s() <= 0:
+                    raise whole.passed(f"engine {member.name!r} was asked and has not finished") from error
                 raise EngineTimeout(f"engine {member.name!r} gave no embedding within {limit_s:g} s") from error
             meter.reported = answer.usage
             return answer
@@ -282,7 +306,7 @@ class Gateway:
     async def load(self, model: str, *, keep_alive_s: float | None, options: Mapping[str, Any]) -> None:
         """Bring a model into memory at the first engine that it is routed to. Raises `LoadFailed` with the reason."""
         entry = await self.resolve(model)
-        candidate = self._candidates(entry)[0]
+        candidate = _first(self._candidates(entry), entry)
         engine = self._member(candidate.engine).engine
         await engine.load(candidate.model, keep_alive_s=keep_alive_s, options={**entry.policy.settings, **options})
 
@@ -303,6 +327,20 @@ class Gateway:
         members = self.pool.members.values()
         live = [member for member in members if member.health.live and (member.embedded or not embedded)]
         return dict(await asyncio.gather(*(_loaded(member) for member in live)))
+
+
+def _first(decision: Decision, entry: Entry) -> Candidate:
+    if decision.first is None:
+        raise EngineUnavailable(f"every target of model {entry.name!r} has weight 0; give one a weight")
+    return decision.first
+
+
+def _facts(request: Request | EmbedRequest) -> Facts:
+    """What the time that a request takes depends on."""
+    prompt = demand.prompt_tokens(request)
+    if isinstance(request, EmbedRequest):
+        return Facts(prompt_tokens=prompt, output_tokens=0)
+    return Facts(prompt_tokens=prompt, output_tokens=request.sampling.max_tokens or USUAL.output_tokens)
 
 
 async def _loaded(member: Member) -> tuple[str, Sequence[Loaded]]:

@@ -5,10 +5,20 @@ record at its end.
 import asyncio
 from types import TracebackType
 
-from drivetrain.errors import CallerError, Cancelled, DrivetrainError, EngineError, EngineUnavailable, Internal
+from drivetrain.errors import (
+    CallerError,
+    Cancelled,
+    DrivetrainError,
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+    Internal,
+    LoadFailed,
+)
 from drivetrain.gateway.meter import Meter, Outcome
 from drivetrain.gateway.pool import Member
-from drivetrain.gateway.visit import Leg, Visit
+from drivetrain.gateway.visit import Visit
+from drivetrain.gateway.way import Leg
 from drivetrain.types import Usage
 
 NOTHING = Usage()
@@ -26,17 +36,19 @@ class Account:
         self._free = leg.entry.policy.on_disconnect == "free"  # an answer whose caller leaves is not charged
 
     def __enter__(self) -> None:
-        self._member.outstanding += 1
+        self._member.begins(self._meter)
         _tell(self._visit, self._meter)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         meter, visit = self._meter, self._visit
-        self._member.done()
+        self._member.ends(meter, worked=worked(error))
         if isinstance(error, EngineUnavailable):
             self._member.lost(error.message)
         if isinstance(error, DrivetrainError) and meter.first_token_s is None:
             meter.reported = NOTHING  # nothing came of it
             meter.free = True
+        if isinstance(error, EngineError):
+            visit.weigh(error, meter)
         outcome, status, why = verdict(error, meter)
         if outcome == "cancelled" and self._free:
             meter.free, why = True, "cancelled, not charged"
@@ -53,6 +65,16 @@ def _tell(visit: Visit, meter: Meter) -> None:
     receipt.overhead_s = max(0.0, meter.started_s - visit.call.received_s - ticket.queued_s)
     if ticket.hold is not None:
         receipt.standings, receipt.degraded = ticket.hold.standings, ticket.hold.degraded
+
+
+def worked(error: BaseException | None) -> bool | None:
+    """Whether the engine did its part. None: a caller's mistake, a caller who has gone, or work for which the engine
+    has no room tells nothing about whether it works."""
+    if error is None:
+        return True
+    if isinstance(error, EngineError) and not isinstance(error, EngineOverloaded | LoadFailed):
+        return False
+    return None
 
 
 def verdict(error: BaseException | None, meter: Meter) -> tuple[Outcome, int, str]:

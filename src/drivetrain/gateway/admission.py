@@ -1,20 +1,25 @@
 """Who is let in: reserves what a request takes at every limit and budget; where all slots are taken, it waits.
 
-Waiting is first come, first served, in one line for each limit on requests at once.
+There is one line for each limit on requests at once, `lines` tells in which order. What lower classes leave free of a
+limit is a limit of its own, which only they are under; they wait for it in the line of the limit that it belongs to.
 """
 
 import asyncio
+import itertools
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from drivetrain.config.schema import Queue
 from drivetrain.errors import BudgetExceeded, Busy, DrivetrainError, RateLimited, SharedStateAway
 from drivetrain.gateway import rules
 from drivetrain.gateway.catalog import Entry
+from drivetrain.gateway.lines import Line, Seat
+from drivetrain.gateway.meter import Call
 from drivetrain.gateway.receipt import Receipt
-from drivetrain.governance import Principal, Resource, Rule
+from drivetrain.governance import Principal, Priority, Resource, Rule
+from drivetrain.policies import classes
+from drivetrain.policies.classes import CLASSES, RANKS
 from drivetrain.quota import Demand, Hold, Quota, Refusal, Standing
 
 POLL_S = 0.1  # how often the first in line looks whether another process has freed a slot
@@ -32,15 +37,22 @@ class Told(Protocol):
     def refused(self, resource: Resource) -> None: ...
 
 
+Paid = tuple[Line, float]  # the line that somebody came out of, and the tokens that the tenant was charged for there
+
+
 class Ticket:
     """What one request holds while it is inside. `spend` after each attempt, `close` in a `finally`."""
 
-    __slots__ = ("_admission", "admitted_s", "hold", "micro_usd", "queued_s", "tokens")
+    __slots__ = ("_admission", "admitted_s", "call", "hold", "micro_usd", "paid", "queued_s", "tokens")
 
-    def __init__(self, admission: "Admission", hold: Hold | None, queued_s: float) -> None:
+    def __init__(
+        self, admission: "Admission", hold: Hold | None, call: Call, *, queued_s: float = 0.0, paid: Paid | None = None
+    ) -> None:
         self._admission = admission
         self.hold = hold  # None: there is nothing to count
+        self.call = call
         self.queued_s = queued_s
+        self.paid = paid  # None: it did not wait
         self.admitted_s = time.time()
         self.tokens = 0
         self.micro_usd = 0
@@ -66,7 +78,7 @@ class Ticket:
     def close(self) -> None:
         if self.hold is not None:
             hold, self.hold = self.hold, None
-            self._admission.settle(hold, Demand(tokens=self.tokens, micro_usd=self.micro_usd))
+            self._admission.settle(hold, self)
 
 
 class Admission:
@@ -78,47 +90,63 @@ class Admission:
         self._told = told
         self._paces: dict[str, float] = {}  # engine → seconds that an answer of it takes
         self._poll_s = POLL_S if shared else None
-        self._lines: dict[str, _Line] = {}
-        self._policies: dict[tuple[str, str], tuple[object, tuple[Rule, ...]]] = {}
+        self._lines: dict[str, Line] = {}
+        self._numbers = itertools.count()
+        self._policies: dict[tuple[str, str], tuple[object, Mapping[Priority, tuple[Rule, ...]]]] = {}
+        self._ceilings: dict[str, _Ceiling] = {}  # by the ids of their rules
 
-    def rules(self, who: Principal, entry: Entry) -> Sequence[Rule]:
-        """Everything that counts a request for this entry."""
+    def rules(self, who: Principal, entry: Entry, priority: Priority = "default") -> Sequence[Rule]:
+        """Everything that counts a request of this class for this entry."""
         place = (entry.policy_name, entry.name)
         known = self._policies.get(place)
         if known is None or known[0] is not entry.policy:
-            known = self._policies[place] = (entry.policy, rules.of_policy(*place, entry.policy))
+            known = self._policies[place] = (entry.policy, self._by_class(place, entry))
+        bound = known[1][priority]
         if not who.rules:
-            return known[1]
-        return (*rules.of_principal(who, entry.name), *known[1])
+            return bound
+        return (*rules.of_principal(who, entry.name), *bound)
 
     def met(self) -> Mapping[str, Rule]:
         """The rules of policies under which somebody has come, by their ids."""
-        return {rule.id: rule for _, bound in self._policies.values() for rule in bound}
+        return {rule.id: rule for _, bound in self._policies.values() for rule in bound["system"]}
 
-    async def enter(self, bound: Sequence[Rule], demand: Demand, queue: Queue, receipt: Receipt) -> Ticket:
+    def _by_class(self, place: tuple[str, str], entry: Entry) -> Mapping[Priority, tuple[Rule, ...]]:
+        """The rules of a policy, with what each class leaves free for higher ones."""
+        bound = rules.of_policy(*place, entry.policy)
+        found = dict.fromkeys(RANKS, bound)
+        for rule in bound:
+            if rule.resource == "concurrency":
+                for above, ceiling in classes.ceilings(rule, entry.policy.queue.reserved):
+                    self._ceilings[ceiling.id] = _Ceiling(rule.id, RANKS[above], ceiling.amount)
+                    for name in CLASSES[: RANKS[above]]:
+                        found[name] = (*found[name], ceiling)
+        return found
+
+    async def enter(
+        self, bound: Sequence[Rule], demand: Demand, queue: Queue, receipt: Receipt, *, call: Call
+    ) -> Ticket:
         """Let a request in; close the ticket in a `finally`.
 
         Raises `RateLimited` with the exact time to wait, `BudgetExceeded`, or `Busy` if the line is full or slow.
         """
         if not bound:
-            return Ticket(self, None, 0.0)
-        rule = next((rule for rule in bound if rule.id in self._lines), None) if self._lines else None
+            return Ticket(self, None, call)
+        rule = self._behind(bound, RANKS[call.priority]) if self._lines else None
         if rule is None:
             answer = await self.quota.reserve(bound, demand)
             if isinstance(answer, Hold):
-                return Ticket(self, answer, 0.0)
+                if self._lines:
+                    self._went_ahead(bound, RANKS[call.priority])
+                return Ticket(self, answer, call)
             rule = self._slot_of(answer, receipt)
+        wish = _Wish(bound, demand, queue, receipt, Seat(next(self._numbers), call.priority, tenant_of(call.who)))
         began = time.perf_counter()
         self._told.enqueue()
         try:
-            async with asyncio.timeout(queue.timeout_s):
-                hold = await self._wait(rule, bound, demand, queue, receipt)
-        except TimeoutError:
-            self._told.refused("concurrency")
-            raise Busy(f"no slot of {rule.owner} within {queue.timeout_s:g} s", retry_after_s=1.0) from None
+            hold, paid = await self._wait(rule, wish)
         finally:
             self._told.dequeue()
-        return Ticket(self, hold, time.perf_counter() - began)
+        return Ticket(self, hold, call, queued_s=time.perf_counter() - began, paid=paid)
 
     def pace_s(self, engine: str) -> float:
         """What an answer may take at most by what was seen of this engine, to be set aside where time has a price."""
@@ -128,36 +156,69 @@ class Admission:
         known_s = self._paces.get(engine, total_s)
         self._paces[engine] = known_s + (total_s - known_s) / PACE_OVER
 
-    async def _wait(self, rule: Rule, bound: Sequence[Rule], demand: Demand, queue: Queue, receipt: Receipt) -> Hold:
-        while True:
-            line = self._lines.get(rule.id)
-            if line is None:
-                line = self._lines[rule.id] = _Line()
-            if len(line.turns) >= queue.size:
-                self._tidy(rule.id)
-                self._told.refused("concurrency")
-                raise Busy(FULL, retry_after_s=1.0)
-            with line.join() as turn:
-                try:
-                    elsewhere = await self._at_turn(line, turn, rule, bound, demand, receipt)
-                finally:
-                    line.leave(turn)
-                    self._tidy(rule.id)
-            if isinstance(elsewhere, Hold):
-                return elsewhere
-            rule = elsewhere
+    def _behind(self, bound: Sequence[Rule], rank: int) -> Rule | None:
+        """The first limit where somebody waits whose turn it is rather than that of one more of this rank."""
+        for rule in bound:
+            if (line := self._lines.get(rule.id)) is not None and not line.goes_ahead(rank):
+                return rule
+        return None
 
-    async def _at_turn(
-        self, line: "_Line", turn: "_Turn", rule: Rule, bound: Sequence[Rule], demand: Demand, receipt: Receipt
-    ) -> Hold | Rule:
+    def _went_ahead(self, bound: Sequence[Rule], rank: int) -> None:
+        for rule in bound:
+            if (line := self._lines.get(rule.id)) is not None:
+                line.passed(rank)
+
+    async def _wait(self, rule: Rule, wish: "_Wish") -> tuple[Hold, Paid]:
+        try:
+            async with asyncio.timeout(wish.queue.timeout_s):
+                while True:
+                    rule = self._home(rule, wish)
+                    answer = await self._in_line(rule, wish)
+                    if not isinstance(answer, Rule):
+                        return answer
+                    rule = answer
+        except TimeoutError:
+            waited_s = wish.queue.timeout_s
+            raise self._busy(f"no slot of {rule.owner} within {waited_s:g} s", rule, wish.seat.rank) from None
+
+    async def _in_line(self, rule: Rule, wish: "_Wish") -> tuple[Hold, Paid] | Rule:
         """What was reserved when this one's turn came; or the other limit that has to be waited for first."""
-        while True:
-            await line.wait(turn, self._poll_s)
-            answer = await self.quota.reserve(bound, demand)
-            if isinstance(answer, Hold):
-                return answer
-            if (other := self._slot_of(answer, receipt)).id != rule.id:
-                return other
+        line = self._lines.get(rule.id)
+        if line is None:
+            line = self._lines[rule.id] = Line()
+        if line.size >= wish.queue.size:
+            self._make_room(line, rule, wish)
+        with line.join(wish.seat) as turn:
+            try:
+                while True:
+                    await line.wait(turn, self._poll_s)
+                    answer = await self.quota.reserve(wish.bound, wish.demand)
+                    if isinstance(answer, Hold):
+                        return answer, (line, line.served(turn))
+                    refused = self._slot_of(answer, wish.receipt)
+                    if self._home(refused, wish).id != rule.id:
+                        return refused
+                    if refused.id != rule.id:
+                        line.reached(refused.id, self._ceilings[refused.id].rank)
+            finally:
+                line.leave(turn)
+                self._tidy(rule.id)
+
+    def _make_room(self, line: Line, rule: Rule, wish: "_Wish") -> None:
+        """Somebody who waits in a full line has to go, or the one who would join. Raises `Busy` in that case."""
+        crowded_out = line.crowded_out(wish.seat)
+        if crowded_out is None:
+            self._tidy(rule.id)
+            raise self._busy(FULL, rule, wish.seat.rank)
+        line.shed(crowded_out, self._busy(FULL, rule, crowded_out.rank))
+
+    def _busy(self, message: str, rule: Rule, rank: int) -> Busy:
+        """With the time after which one more of this rank could expect a slot, by how long answers take."""
+        self._told.refused("concurrency")
+        line = self._lines.get(rule.id) or Line()
+        kept = [each.amount for each in self._ceilings.values() if each.limit == rule.id and rank < each.rank]
+        usual_s = sum(self._paces.values()) / len(self._paces) if self._paces else 1.0
+        return Busy(message, retry_after_s=line.wait_s(rank, min(kept, default=rule.amount), usual_s))
 
     def _slot_of(self, answer: Refusal, receipt: Receipt) -> Rule:
         """The limit on requests at once that refused. Raises for what no waiting in line can help."""
@@ -167,60 +228,55 @@ class Admission:
             raise refusal(answer)
         return answer.rule
 
+    def _home(self, rule: Rule, wish: "_Wish") -> Rule:
+        """The limit in whose line a slot of this one is waited for."""
+        if (found := self._ceilings.get(rule.id)) is None:
+            return rule
+        return next((other for other in wish.bound if other.id == found.limit), rule)
+
     def _tidy(self, rule_id: str) -> None:
-        if (line := self._lines.get(rule_id)) is not None and not line.turns:
+        if (line := self._lines.get(rule_id)) is not None and not line.size:
             del self._lines[rule_id]
 
-    def settle(self, hold: Hold, spent: Demand) -> None:
-        self.quota.settle(hold, spent)
+    def settle(self, hold: Hold, ticket: Ticket) -> None:
+        self.quota.settle(hold, Demand(tokens=ticket.tokens, micro_usd=ticket.micro_usd))
         if self._lines:
-            for rule in hold.rules:
-                if (line := self._lines.get(rule.id)) is not None:
-                    line.freed()
+            self._freed(hold, ticket)
+
+    def _freed(self, hold: Hold, ticket: Ticket) -> None:
+        seat = Seat(0, ticket.call.priority, tenant_of(ticket.call.who))
+        service_s = max(0.0, time.time() - ticket.admitted_s)
+        for rule in hold.rules:
+            if (ceiling := self._ceilings.get(rule.id)) is not None:
+                if (line := self._lines.get(ceiling.limit)) is not None:
+                    line.freed(rule.id)
+            elif (line := self._lines.get(rule.id)) is not None:
+                charged = ticket.paid[1] if ticket.paid is not None and ticket.paid[0] is line else 0.0
+                line.learn(seat, ticket.tokens - charged, tokens=ticket.tokens, service_s=service_s)
+                line.freed(rule.id)
 
 
-class _Turn(asyncio.Event):
-    """Set when it makes sense to try."""
+class _Ceiling(NamedTuple):
+    """How much of a limit lower classes may have together."""
 
-    def __enter__(self) -> "_Turn":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
+    limit: str  # id of its rule
+    rank: int  # the lowest that is not under it
+    amount: int
 
 
-class _Line:
-    """Those who wait for a slot of one limit, in the order in which they came."""
+class _Wish(NamedTuple):
+    """What somebody who waits wants."""
 
-    def __init__(self) -> None:
-        self.turns: deque[_Turn] = deque()
+    bound: Sequence[Rule]
+    demand: Demand
+    queue: Queue
+    receipt: Receipt
+    seat: Seat
 
-    def join(self) -> _Turn:
-        turn = _Turn()
-        self.turns.append(turn)
-        if len(self.turns) == 1:
-            turn.set()  # a slot may have come free since it was refused
-        return turn
 
-    async def wait(self, turn: _Turn, poll_s: float | None) -> None:
-        """Until a slot may be free and it is this one's turn."""
-        while True:
-            try:
-                async with asyncio.timeout(poll_s):
-                    await turn.wait()
-            except TimeoutError:
-                if self.turns[0] is not turn:
-                    continue
-            turn.clear()
-            return
-
-    def freed(self) -> None:
-        if self.turns:
-            self.turns[0].set()
-
-    def leave(self, turn: _Turn) -> None:
-        self.turns.remove(turn)
-        self.freed()
+def tenant_of(who: Principal) -> str:
+    """Between whom turns are fair."""
+    return who.team or who.key_id
 
 
 def refusal(answer: Refusal) -> DrivetrainError:

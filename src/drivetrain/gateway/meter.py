@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from msgspec.structs import replace
 
 from drivetrain.gateway.receipt import Receipt
-from drivetrain.governance import ANYBODY, Attempt, Price, Principal
+from drivetrain.governance import ANYBODY, Attempt, Price, Principal, Priority
 from drivetrain.policies import demand, prices
 from drivetrain.router import Candidate
 from drivetrain.types import (
@@ -49,6 +49,10 @@ class Call(Value, frozen=True, kw_only=True):
     trace: Trace = Trace()
     tags: str = ""  # JSON object of texts
     receipt: Receipt | None = None  # for whoever wants to tell the caller
+    timeout_s: float | None = None  # for the whole answer, if the caller said it
+    read_timeout_s: float | None = None  # how long the caller's client waits for bytes
+    alone: bool = False  # no second engine is to be asked
+    priority: Priority = "default"  # its class: what was asked for, and no more than the key may have
 
 
 class Entrance(Protocol):

@@ -42,14 +42,15 @@ def prepare(
     spec: ModelSpec | None,
     layers: Mapping[str, Any],
     native: bool,
-    traceparent: str | None = None,
+    changes: Mapping[str, Any] = {},
 ) -> Request:
     """The request for an engine that calls the model `model`.
 
-    `layers`: merged parameters of policy and model. `native`: the engine speaks the caller's own dialect, whose
-    defaults it therefore knows. Raises `BadRequest` for a parameter of the wrong type, which names it.
+    `changes`: further members. `layers`: merged parameters of policy and model. `native`: the engine speaks the
+    caller's own dialect, whose defaults it therefore knows. Raises `BadRequest` for a parameter of the wrong type, which
+    names it.
     """
-    changes: dict[str, Any] = {"traceparent": traceparent} if traceparent else {}
+    changes = dict(changes)
     if model != request.model:
         changes["model"] = model
     sampling = request.sampling

@@ -1,24 +1,40 @@
 """One request's way through the gateway: where it may go, what it holds while it is inside, what it has spent."""
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from drivetrain.errors import DrivetrainError, EngineError
+from msgspec.structs import replace
+
+from drivetrain.errors import (
+    Busy,
+    Cancelled,
+    DeadlineExceeded,
+    DrivetrainError,
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+)
 from drivetrain.gateway.admission import Admission, Ticket
 from drivetrain.gateway.catalog import Entry
+from drivetrain.gateway.deadline import Deadlines, deadlines
 from drivetrain.gateway.meter import Call, Meter, Outcome
 from drivetrain.gateway.receipt import Receipt
+from drivetrain.gateway.retries import MOST_PAUSE_S, Retries, pause_s, retried
+from drivetrain.gateway.way import Leg, Members, Way, able, held_s
 from drivetrain.governance import Attempt, Price, Rule
 from drivetrain.policies import demand, prices
 from drivetrain.policies.prices import Table
 from drivetrain.quota import Demand
 from drivetrain.router import Candidate
-from drivetrain.types import EmbedRequest, Request, Usage, Value
+from drivetrain.types import EmbedRequest, Request, Usage
 
 NOBODY = Candidate(engine="", model="", why="")  # of a request that was refused before an engine was chosen
 ONE = Demand()
+MOST_HELD_S = 300.0  # an engine is asked again after so long, whatever it said
+COME_BACK_S = 1.0  # what a caller is told to wait for an engine that is away, which is looked for so often
 
 
 class Record(Protocol):
@@ -27,48 +43,98 @@ class Record(Protocol):
     def leave(self) -> None: ...
 
 
-class Leg(Value, frozen=True, kw_only=True):
-    """One engine that may be tried."""
+class House(NamedTuple):
+    """What every visit finds here."""
 
-    entry: Entry  # whose policy holds
-    candidate: Candidate
-    position: int  # 1 for the first
-    last: bool  # there is nobody left after it
+    admission: Admission
+    record: Record
+    prices: Callable[[], Table]
+    retries: Retries
+    member: Members
 
 
 class Visit:
-    """Use as a context while the request is inside; `reach` each leg before it is tried."""
+    """Use as a context while the request is inside: `begin`, `reach` an engine, and `go_on` after each that failed."""
 
     __slots__ = (
         "_admission",
+        "_attempts",
         "_before",
+        "_began_s",
         "_entered",
         "_entry",
+        "_house",
+        "_model",
+        "_others",
+        "_pause_s",
         "_record",
+        "_repeated",
         "_request",
+        "_spent",
         "_table",
         "_ticket",
+        "_way",
+        "_weighed",
         "call",
+        "deadlines",
         "failed",
-        "legs",
+        "leg",
         "receipt",
     )
 
-    def __init__(
-        self, admission: Admission, record: Record, table: Table, request: Request | EmbedRequest, call: Call
-    ) -> None:
+    deadlines: Deadlines  # known from `begin` on
+    leg: Leg  # the one that is tried
+    _others: Callable[[], list[Leg]]
+    _model: str  # whose budget of retries it is
+
+    def __init__(self, house: House, request: Request | EmbedRequest, call: Call) -> None:
         self.call = call
         self.receipt = call.receipt or Receipt()
-        self.legs: Sequence[Leg] = ()
         self.failed: EngineError | None = None  # the last attempt's
-        self._admission = admission
-        self._record = record
-        self._table = table
+        self._house = house
+        self._admission = house.admission
+        self._record = house.record
+        self._table = house.prices()
         self._request = request
+        self._began_s = time.monotonic()
         self._entry: Entry | None = None  # the one that `_ticket` is for
         self._ticket: Ticket | None = None
         self._before = 0  # micro-dollars spent under earlier tickets
         self._entered = False
+        self._way: Way | None = None  # None: there was no need to look who else there is
+        self._attempts = 0
+        self._pause_s = 0.0  # before the next attempt
+        self._spent = False  # the budget of retries is used up
+        self._repeated = False  # the last engine left was given a second chance
+        self._weighed: Meter | None = None  # the attempt after which it was decided whether to go on
+
+    def begin(self, first: Leg, others: Callable[[], list[Leg]]) -> None:
+        """Where the request may go: first there, then to the `others`, who are looked for when they are needed.
+
+        Raises `EngineOverloaded` if every engine asked to be left alone.
+        """
+        self.leg = first
+        entry, alone, members = first.entry, self.call.alone, self._house.member
+        stream = isinstance(self._request, Request) and self._request.stream
+        self.deadlines = deadlines(self.call, self._began_s, entry.policy.timeouts.total_s, stream=stream)
+        self._model = entry.name
+        self._others = _nobody if alone else others
+        self._house.retries.asked(entry.name)
+        if held_s(members, first) > 0 or (entry.fallbacks and not alone and not able(members, first)):
+            legs = [leg for leg in (first, *others()) if not alone or leg.entry is entry]
+            way = Way(members, legs)
+            self.leg = way.next() or self._soonest(way)
+            self._way = Way(members, ()) if alone else way
+
+    def _soonest(self, way: Way) -> Leg:
+        """All engines asked to be left alone: the one that may be asked first, if that is soon."""
+        leg, held_s = way.soonest()
+        if held_s > min(MOST_PAUSE_S, self.deadlines.first.left_s()):
+            name = leg.candidate.engine
+            message = f"engine {name!r} asked to be left alone for {held_s:.0f} s more, and there is no other"
+            raise EngineOverloaded(message, retry_after_s=held_s)
+        self._pause_s = held_s * (1 + self._house.retries.draw() / 4)  # not all at the same moment
+        return leg
 
     def __enter__(self) -> "Visit":
         return self
@@ -89,22 +155,88 @@ class Visit:
     def spent_micro_usd(self) -> int:
         return self._before + self.inside.micro_usd
 
-    async def reach(self, leg: Leg) -> Meter:
-        """Let in under this leg's policy, its cost set aside. A fallback that refuses leaves the error of the engine
-        that failed before it; any refusal is on record."""
+    async def reach(self) -> Meter:
+        """Let in under the policy of the engine whose turn it is, its cost set aside. A fallback that refuses leaves
+        the error of the engine that failed before it; any refusal is on record."""
+        leg = self.leg
+        if self._pause_s:
+            await self._pause()
         price = self._table.find(leg.candidate.engine, leg.candidate.model, leg.entry.name, time.time())
         try:
             if self._entry is not leg.entry:
                 await self._admit(leg, price)
             elif price is not None and self._ticket is not None:
                 await self._ticket.cover(self._estimate(leg, price).micro_usd)
+            if self.deadlines.first.left_s() <= 0:
+                raise self.deadlines.first.passed(f"engine {leg.candidate.engine!r} was not asked any more")
         except DrivetrainError as error:
-            self.refuse(error, leg)
-            if (failed := self.failed) is None:
+            self.refuse(error)
+            if (failed := self.failed) is None or isinstance(error, DeadlineExceeded):
                 raise
             words = f"{failed.message}; the next engine was not tried: {error.message}"
             raise type(failed)(words, retry_after_s=failed.retry_after_s) from error
-        return Meter(leg.candidate, leg.position, last=leg.last, price=price)
+        self._attempts += 1
+        return Meter(leg.candidate, self._attempts, last=False, price=price)
+
+    async def _pause(self) -> None:
+        try:
+            await asyncio.sleep(self._pause_s)
+        except asyncio.CancelledError:
+            self.refuse(Cancelled("the caller left while an engine was given a rest"), "cancelled")
+            raise
+
+    def go_on(self, error: EngineError, meter: Meter) -> None:
+        """After this failure another engine is to be reached, or this one once more. Raises what the caller is told if
+        it is the end."""
+        self.weigh(error, meter)
+        self.failed = error
+        if meter.last:
+            raise self._told(error)
+
+    def _told(self, error: EngineError) -> EngineError:
+        """With why nobody else was asked, and when to come back, where there is something to say."""
+        away = error.status == EngineUnavailable.status
+        if not self._spent and (error.retry_after_s is not None or not away):
+            return error
+        words = "; no other attempt was made, for too many of this model's requests fail" if self._spent else ""
+        return type(error)(f"{error.message}{words}", retry_after_s=error.retry_after_s or COME_BACK_S)
+
+    def weigh(self, error: EngineError, meter: Meter) -> None:
+        """An attempt has failed: decide whether another follows, which `meter.last` tells from now on. An engine that
+        said when to come back is left alone until then."""
+        if self._weighed is meter:
+            return
+        self._weighed = meter
+        self._heed(error)
+        meter.last = meter.first_token_s is not None or not self._again(error)
+
+    def _heed(self, error: EngineError) -> None:
+        """An engine of our own starts again by itself, and what one of its models asks is not for the others."""
+        member = self._house.member(self.leg.candidate.engine)
+        busy = isinstance(error, EngineOverloaded | EngineUnavailable)
+        if busy and error.retry_after_s and member is not None and not member.embedded:
+            member.not_before_s = time.monotonic() + min(error.retry_after_s, MOST_HELD_S)
+
+    def _again(self, error: EngineError) -> bool:
+        policy = self.leg.entry.policy
+        if not retried(error, policy.retries, self._attempts):
+            return False
+        if self._way is None:
+            self._way = Way(self._house.member, self._others())
+        leg, wait_s = self._way.next(), 0.0
+        if leg is None:
+            again_s = None if self._repeated else pause_s(error, self._house.retries.draw)
+            if again_s is None:
+                return False
+            self._repeated = True
+            leg, wait_s = self.leg, again_s
+        if self.deadlines.first.left_s() <= wait_s:
+            return False
+        if not self._house.retries.take(self._model, policy.retries):
+            self._spent = True
+            return False
+        self.leg, self._pause_s = leg, wait_s
+        return True
 
     def book(self, meter: Meter, *, outcome: Outcome, status: int, why: str, region: str) -> None:
         """An attempt is over: its row, and what it took of what was set aside."""
@@ -116,18 +248,18 @@ class Visit:
             self.receipt.cost_micro_usd = self.spent_micro_usd
         self._record.attempt(row)
 
-    def refuse(self, error: DrivetrainError, leg: Leg | None = None) -> None:
+    def refuse(self, error: DrivetrainError, outcome: Outcome = "rejected") -> None:
         """A request that went no further is on record too."""
-        meter = Meter(NOBODY, leg.position if leg else 1, last=True)
+        meter = Meter(NOBODY, self._attempts + 1, last=True)
         meter.reported = Usage()
-        self._record.attempt(
-            meter.row(self._request, self.call, outcome="rejected", status=error.status, why=error.code)
-        )
+        self._record.attempt(meter.row(self._request, self.call, outcome=outcome, status=error.status, why=error.code))
 
     async def _admit(self, leg: Leg, price: Price | None) -> None:
-        bound = self._admission.rules(self.call.who, leg.entry)
+        bound = self._admission.rules(self.call.who, leg.entry, self.call.priority)
         wanted = self._demand(leg, price, bound)
-        ticket = await self._admission.enter(bound, wanted, leg.entry.policy.queue, self.receipt)
+        if self._entry is not None:
+            self.deadlines = self.deadlines.within(time.monotonic(), leg.entry.policy.timeouts.total_s)
+        ticket = await self._enter(leg, bound, wanted)
         if self._ticket is not None:
             self._before += self._ticket.micro_usd
             self._ticket.close()
@@ -135,6 +267,18 @@ class Visit:
         if not self._entered:
             self._record.enter()
             self._entered = True
+
+    async def _enter(self, leg: Leg, bound: Sequence[Rule], wanted: Demand) -> Ticket:
+        """Wait in line for no longer than there is time."""
+        queue, first = leg.entry.policy.queue, self.deadlines.first
+        if bound and (left_s := first.left_s()) < queue.timeout_s:
+            queue = replace(queue, timeout_s=max(left_s, 0.001))
+        try:
+            return await self._admission.enter(bound, wanted, queue, self.receipt, call=self.call)
+        except Busy as error:
+            if first.left_s() > 0:
+                raise
+            raise first.passed("it waited for its turn") from error
 
     def _demand(self, leg: Leg, price: Price | None, bound: Sequence[Rule]) -> Demand:
         if any(rule.resource in ("tokens", "money") for rule in bound):
@@ -151,3 +295,7 @@ class Visit:
         """For the engine, so that its spans hang below this attempt's."""
         trace = self.call.trace
         return f"00-{trace.id}-{meter.span_id}-{'01' if trace.sampled else '00'}" if trace.id else None
+
+
+def _nobody() -> list[Leg]:
+    return []

@@ -8,25 +8,28 @@ import asyncio
 import time
 
 from drivetrain.config.schema import Timeouts
-from drivetrain.errors import EngineTimeout
+from drivetrain.errors import DrivetrainError, EngineTimeout
+from drivetrain.gateway.deadline import Deadline, Deadlines
 
 
 class Watch:
     """Use as a context around an attempt; `waits()` before and `heard()` after each wait for the engine."""
 
-    def __init__(self, engine: str, timeouts: Timeouts) -> None:
+    def __init__(self, engine: str, timeouts: Timeouts, deadlines: Deadlines) -> None:
         self._engine = engine
         self._timeouts = timeouts
+        self._deadlines = deadlines  # of the whole request
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("an attempt is watched inside the task that makes it")
         self._task = task
-        self._period_s = min(timeouts.first_token_s, timeouts.idle_s, timeouts.total_s)
+        self._heard = now = time.monotonic()
+        left_s = max(deadlines.first.at_s - now, 0.001)
+        self._period_s = min(timeouts.first_token_s, timeouts.idle_s, left_s)
         self._loop = asyncio.get_running_loop()
-        self._began = self._heard = time.monotonic()
         self._first = True  # no content yet
         self._waiting = False
-        self._broken = ""  # which deadline passed
+        self._broken: DrivetrainError | None = None  # because this deadline passed
 
     def __enter__(self) -> "Watch":
         self._timer = self._loop.call_later(self._period_s, self._look)
@@ -35,7 +38,7 @@ class Watch:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         self._timer.cancel()
         if self._broken and isinstance(error, asyncio.CancelledError) and self._task.uncancel() == 0:
-            raise EngineTimeout(f"engine {self._engine!r} {self._broken}") from error
+            raise self._broken from error
 
     def waits(self) -> None:
         self._heard = time.monotonic()
@@ -45,20 +48,26 @@ class Watch:
         self._waiting = False
         self._first = self._first and not content
 
-    def _left(self) -> tuple[float, str]:
-        now = time.monotonic()
+    def _left(self) -> tuple[float, str, Deadline | None]:
+        """The deadline that comes first: seconds until then, what the engine did not do, and whose it is if it is not
+        this attempt's own."""
         if self._first:
-            limit_s, what = self._timeouts.first_token_s, "gave no first token"
+            limit_s, what, deadline = self._timeouts.first_token_s, "gave no first token", self._deadlines.first
         else:
-            limit_s, what = self._timeouts.idle_s, "fell silent"
-        left = (self._heard + limit_s - now, f"{what} within {limit_s:g} s")
-        total = (self._began + self._timeouts.total_s - now, f"did not finish within {self._timeouts.total_s:g} s")
-        return min(left, total)
+            limit_s, what, deadline = self._timeouts.idle_s, "fell silent", self._deadlines.whole
+        at_s = self._heard + limit_s
+        if deadline.at_s < at_s:
+            return deadline.left_s(), f"did not finish within {deadline.limit_s:g} s", deadline
+        return at_s - time.monotonic(), f"{what} within {limit_s:g} s", None
 
     def _look(self) -> None:
-        left_s, what = self._left()
+        left_s, what, deadline = self._left()
         if left_s > 0 or not self._waiting:
             self._timer = self._loop.call_later(min(max(left_s, 0.01), self._period_s), self._look)
             return
-        self._broken = what
+        name = f"engine {self._engine!r}"
+        if deadline is not None and deadline.source:
+            self._broken = deadline.passed(f"{name} was asked and has not {'begun' if self._first else 'finished'}")
+        else:
+            self._broken = EngineTimeout(f"{name} {what}")
         self._task.cancel()

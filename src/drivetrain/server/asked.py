@@ -1,5 +1,6 @@
 """A request as the gateway knows it, out of an exchange: who asks, under which trace, with which tags."""
 
+import math
 import random
 import re
 import time
@@ -8,24 +9,68 @@ import msgspec
 
 from drivetrain.errors import BadRequest
 from drivetrain.gateway import Call, Receipt, Trace
+from drivetrain.policies.classes import class_of
 from drivetrain.server.exchange import Exchange
+from drivetrain.types import Source
 
 MAX_TAGS = 16
 MAX_TAG_CHARACTERS = 512
 _TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 
-def call_of(exchange: Exchange, dialect: str, receipt: Receipt | None = None) -> Call:
-    """Raises `BadRequest` for tags that cannot be read."""
+def call_of(exchange: Exchange, dialect: str, receipt: Receipt | None = None, source: Source | None = None) -> Call:
+    """Raises `BadRequest` for a header of ours that cannot be read."""
+    headers = exchange.headers
     return Call(
         id=exchange.id,
         dialect=dialect,
         received_s=time.time(),
         who=exchange.who,
-        trace=trace_of(exchange.headers.get(b"traceparent")),
-        tags=tags_of(exchange.headers.get(b"x-drivetrain-tags")),
+        trace=trace_of(headers.get(b"traceparent")),
+        tags=tags_of(headers.get(b"x-drivetrain-tags")),
         receipt=receipt,
+        timeout_s=timeout_of(headers.get(b"x-drivetrain-timeout-ms")),
+        read_timeout_s=read_timeout_of(headers.get(b"x-stainless-read-timeout")),
+        alone=alone(headers.get(b"x-drivetrain-no-fallback")),
+        priority=class_of(headers.get(b"x-drivetrain-priority"), source, exchange.who.priority),
     )
+
+
+def timeout_of(header: bytes | None) -> float | None:
+    """`x-drivetrain-timeout-ms: 1500` in seconds. Raises `BadRequest` for what is no such number."""
+    if header is None:
+        return None
+    if (milliseconds := _positive(header)) is None:
+        raise BadRequest(
+            f"x-drivetrain-timeout-ms takes milliseconds such as 1500; got {header[:100].decode('latin-1')!r}",
+            param="x-drivetrain-timeout-ms",
+        )
+    return milliseconds / 1000
+
+
+def read_timeout_of(header: bytes | None) -> float | None:
+    """How long an OpenAI SDK waits for bytes, in seconds. It writes other things too, where it waits for ever."""
+    return None if header is None else _positive(header)
+
+
+def alone(header: bytes | None) -> bool:
+    """`x-drivetrain-no-fallback: true`. Raises `BadRequest` for what is neither true nor false."""
+    if header is None:
+        return False
+    if (told := header.lower()) not in (b"true", b"false"):
+        raise BadRequest(
+            f"x-drivetrain-no-fallback takes true or false; got {header[:100].decode('latin-1')!r}",
+            param="x-drivetrain-no-fallback",
+        )
+    return told == b"true"
+
+
+def _positive(header: bytes) -> float | None:
+    try:
+        number = float(header)
+    except ValueError:
+        return None
+    return number if 0 < number < math.inf else None
 
 
 def trace_of(traceparent: bytes | None) -> Trace:

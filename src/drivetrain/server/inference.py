@@ -34,7 +34,7 @@ class Inference:
     async def answer(self, exchange: Exchange, surface: Surface, request: Request) -> None:
         """Stream or send whole. The caller's leaving cancels everything behind it."""
         receipt = Receipt()
-        call = call_of(exchange, surface.name, receipt)
+        call = call_of(exchange, surface.name, receipt, request.source)
         reply = surface.reply(request, id=call.id, created_s=call.received_s)
         batches = self.gateway.generate(request, call)
         if (kept := self.gateway.kept(request.model)) is not None:
@@ -50,7 +50,7 @@ class Inference:
 
     async def embeddings(self, exchange: Exchange, dialect: str, request: EmbedRequest) -> tuple[Embeddings, Timings]:
         receipt = Receipt()
-        call = call_of(exchange, dialect, receipt)
+        call = call_of(exchange, dialect, receipt, request.source)
         try:
             answer = await self.gateway.embed(request, call)
         finally:

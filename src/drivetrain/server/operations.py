@@ -11,11 +11,13 @@ from drivetrain import __version__
 from drivetrain.errors import BadRequest
 from drivetrain.gateway import Gateway
 from drivetrain.gateway.pool import Member
+from drivetrain.router import Facts
 from drivetrain.server.exchange import STREAM_HEADERS, Exchange
 from drivetrain.server.inference import Inference
 from drivetrain.telemetry import Naming, Telemetry, last_event_id
 
 EVENT_STREAM = b"text/event-stream"
+MOST_DIGITS = 9
 
 
 class Operations:
@@ -71,6 +73,17 @@ class Operations:
         data = [_shape(member) | {"loaded": msgspec.to_builtins(loaded.get(member.name, ()))} for member in members]
         await exchange.respond(200, msgspec.json.encode({"object": "list", "data": data}))
 
+    async def explain(self, exchange: Exchange) -> None:
+        """Where a request for `model` would go, and why; `prompt_tokens` and `output_tokens` tell how long it is."""
+        if not (model := exchange.query("model")):
+            raise BadRequest("name a model: /v1/explain?model=…", param="model")
+        usual = Facts()
+        facts = Facts(
+            prompt_tokens=_count(exchange, "prompt_tokens", usual.prompt_tokens),
+            output_tokens=_count(exchange, "output_tokens", usual.output_tokens),
+        )
+        await exchange.respond(200, msgspec.json.encode(await self._gateway.explain(model, facts)))
+
     async def events(self, exchange: Exchange) -> None:
         """Lifecycle events as server-sent events, until the listener leaves or the server stops."""
         last = last_event_id(exchange.headers.get(b"last-event-id", b"").decode("latin-1"))
@@ -86,6 +99,15 @@ class Operations:
         async with aclosing(self._telemetry.notices.stream(last, naming=naming)) as frames:
             async for frame in frames:
                 await exchange.send_body(frame, more=True)
+
+
+def _count(exchange: Exchange, name: str, usual: int) -> int:
+    written = exchange.query(name)
+    if written is None:
+        return usual
+    if not (written.isascii() and written.isdigit() and len(written) <= MOST_DIGITS and int(written)):
+        raise BadRequest(f"{name}={written[:100]!r} must be a number of tokens, from 1", param=name)
+    return int(written)
 
 
 def _naming(exchange: Exchange) -> Naming:

@@ -41,6 +41,7 @@ def routes(
     table.add("GET HEAD", "/readyz", operations.readyz, scope=None)
     table.add("GET", "/metrics", operations.metrics, scope="metrics")
     table.add("GET", "/v1/engines", operations.engines, scope="metrics")
+    table.add("GET", "/v1/explain", operations.explain, scope="metrics")
     table.add("GET", "/v1/events", operations.events, scope="metrics")
     if admin is not None:
         admin.join(table)

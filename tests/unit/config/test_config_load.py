@@ -139,7 +139,7 @@ def test_other_variables_of_ours_are_no_configuration() -> None:
         (
             "DRIVETRAIN_POLICIES__DEFAULT__QUEUE",
             "1",
-            "policies.default.queue: is a section; name one of its members: size, timeout_s",
+            "policies.default.queue: is a section; name one of its members: size, timeout_s, reserved",
         ),
     ],
 )

@@ -158,6 +158,15 @@ async def test_a_missing_socket_is_unavailable(tmp_path: Path) -> None:
         await post(upstream)
 
 
+async def test_a_request_may_have_less_time_to_connect_than_others() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        upstream = Upstream(f"https://127.0.0.1:{mute.getsockname()[1]}", label="engine 'e'", connect_timeout_s=60)
+        with pytest.raises(EngineUnavailable, match=r"did not accept a connection within 0\.05 s"):
+            async with upstream.post("/", b"", connect_s=0.05):
+                pass
+        await upstream.aclose()
+
+
 async def test_a_peer_that_does_not_shake_hands_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         upstream = Upstream(f"https://127.0.0.1:{mute.getsockname()[1]}", label="engine 'e'", connect_timeout_s=0.05)

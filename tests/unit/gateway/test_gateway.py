@@ -128,7 +128,10 @@ async def test_an_engine_that_never_answers_is_left_at_the_first_token_deadline(
     )
     assert fold(await collect(gateway)).choices[0].text == "Hello world"
     assert black_hole.closed == 1
-    assert [(row.engine, row.why) for row in notebook.attempts] == [("a", "engine_timeout"), ("b", "tier 1, load 0")]
+    assert [(row.engine, row.why) for row in notebook.attempts] == [
+        ("a", "engine_timeout"),
+        ("b", "tier 1, next by load 0"),
+    ]
 
 
 async def test_an_engine_that_falls_silent_in_its_answer_is_cut_at_the_idle_deadline() -> None:

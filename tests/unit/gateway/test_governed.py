@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from drivetrain.config.schema import Budget, Limits, Policy
+from drivetrain.config.schema import Budget, Limits, Policy, Timeouts
 from drivetrain.errors import BudgetExceeded, EngineFailed, EngineUnavailable, Forbidden, RateLimited
 from drivetrain.gateway import Call, Gateway, Receipt
 from drivetrain.governance import Price, Principal, Rule
@@ -282,3 +282,10 @@ async def test_an_engine_is_asked_under_the_callers_trace() -> None:
     (row,) = notebook.attempts
     assert engine.asked[0].traceparent == f"00-{'ab' * 16}-{row.span_id}-01"
     assert (row.trace_id, row.parent_span_id) == ("ab" * 16, "cd" * 8)
+
+
+async def test_an_engine_is_connected_to_within_the_policys_time() -> None:
+    engine = ScriptedEngine("a")
+    gateway, _ = gateway_over(engine, policy=Policy(timeouts=Timeouts(connect_s=0.5)))
+    await collect(gateway)
+    assert engine.asked[0].connect_s == 0.5

@@ -89,10 +89,11 @@ class Upstream:
         first_byte_s: float | None = None,
         idle_s: float | None = None,
         traceparent: str | None = None,
+        connect_s: float | None = None,
     ) -> "Answer":
-        """`traceparent`: W3C Trace Context of this request, as a header."""
+        """`traceparent`: W3C Trace Context of this request, as a header. `connect_s`: a shorter time to connect in."""
         first_byte_s, idle_s = first_byte_s or self._first_byte_s, idle_s or self._idle_s
-        return Answer(self, "POST", path, body, first_byte_s, idle_s, traceparent)
+        return Answer(self, "POST", path, body, first_byte_s, idle_s, traceparent, connect_s)
 
     def get(self, path: str, *, first_byte_s: float | None = None, idle_s: float | None = None) -> "Answer":
         return Answer(self, "GET", path, b"", first_byte_s or self._first_byte_s, idle_s or self._idle_s)
@@ -124,7 +125,13 @@ class Upstream:
     # --- one exchange -------------------------------------------------------------------------------------------------
 
     async def exchange(
-        self, method: str, path: str, body: bytes, first_byte_s: float, traceparent: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        first_byte_s: float,
+        traceparent: str | None = None,
+        connect_s: float | None = None,
     ) -> Connection:
         """A connection on which the head of the answer has come. Hand it back by `release`."""
         head = self._heads.get((method, path)) or self._head(method, path)
@@ -140,7 +147,7 @@ class Upstream:
             except EngineError:
                 if not connection.stale():
                     raise
-        connection = await self._connect()
+        connection = await self._connect(connect_s)
         await connection.start(head, body, bodiless=bodiless, first_byte_s=first_byte_s)
         return connection
 
@@ -193,12 +200,13 @@ class Upstream:
         due = min((connection.idle_until_s for connection in self._idle), default=None)
         self._sweeper = None if due is None else loop.call_at(due, self._sweep)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self, within_s: float | None) -> Connection:
         if self._closed is not None:
             raise EngineUnavailable(f"{self.label} is closed")
         loop, origin = asyncio.get_running_loop(), self._origin
+        limit_s = min(self._connect_timeout_s, within_s or self._connect_timeout_s)
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(limit_s):
                 if origin.socket is not None:
                     _, connection = await loop.create_unix_connection(self._connection, origin.socket)
                 elif origin.secure:
@@ -207,7 +215,7 @@ class Upstream:
                 else:
                     _, connection = await loop.create_connection(self._connection, origin.host, origin.port)
         except TimeoutError as error:
-            message = f"{self.label} did not accept a connection within {self._connect_timeout_s:g} s"
+            message = f"{self.label} did not accept a connection within {limit_s:g} s"
             raise EngineUnavailable(message) from error
         except OSError as error:
             raise EngineUnavailable(f"{self.label} cannot be reached: {reason_of(error)}") from error
@@ -232,7 +240,8 @@ class Answer:
     """The answer to one request, while its block is entered: `status`, `headers`, and the body as it arrives."""
 
     __slots__ = (
-        "_body", "_connection", "_first_byte_s", "_idle_s", "_method", "_path", "_trace", "_upstream", "status",
+        "_body", "_connect_s", "_connection", "_first_byte_s", "_idle_s", "_method", "_path", "_trace", "_upstream",
+        "status",
     )  # fmt: skip
 
     def __init__(
@@ -244,6 +253,7 @@ class Answer:
         first_byte_s: float,
         idle_s: float,
         traceparent: str | None = None,
+        connect_s: float | None = None,
     ) -> None:
         self._upstream = upstream
         self._method = method
@@ -252,12 +262,13 @@ class Answer:
         self._first_byte_s = first_byte_s
         self._idle_s = idle_s
         self._trace = traceparent
+        self._connect_s = connect_s
         self._connection: Connection | None = None
         self.status = 0
 
     async def __aenter__(self) -> "Answer":
         self._connection = await self._upstream.exchange(
-            self._method, self._path, self._body, self._first_byte_s, self._trace
+            self._method, self._path, self._body, self._first_byte_s, self._trace, self._connect_s
         )
         self.status = self._connection.reader.status
         return self

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""What it costs to choose an engine: microseconds for each decision, bytes for each engine.
+
+    python bench/router.py
+    python bench/router.py --out bench/results
+
+Every way to decide is called in rounds, and the fastest round counts: the others were disturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import random
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from drivetrain import router
+from drivetrain.config.schema import Engine, Target
+from drivetrain.gateway.meter import Meter
+from drivetrain.gateway.pool import Member, Pool
+from drivetrain.router import Candidate
+from drivetrain.types import ModelSpec, Usage
+
+TARGET_US = 20.0  # of a decision among 100 engines
+TARGET_BYTES = 16384  # for each engine
+ROUNDS, CALLS = 100, 200
+MODEL = "llama3.1:8b"
+
+
+class Nobody:
+    """A host for engines that are never asked."""
+
+    home = Path("/nonexistent")
+    default_keep_alive_s = 300.0
+
+    def lookup(self, model: str) -> ModelSpec:
+        raise LookupError(model)
+
+    def notify(self, notice: object) -> None: ...
+
+    def evictions(self, resident: object, *, need_bytes: int, budget_bytes: int) -> Sequence[str]:
+        return ()
+
+
+def main() -> int:
+    arguments = parse()
+    measured = asyncio.run(measure())
+    for name, value in measured.items():
+        print(f"{name:44}{value:10.1f}")
+    if arguments.out:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        values = {"date": date, "measured": measured, "targets": {"us": TARGET_US, "bytes": TARGET_BYTES}}
+        (arguments.out / f"router-{date}.json").write_text(json.dumps(values, indent=1) + "\n")
+    slow = [name for name, value in measured.items() if name.startswith("first of 100") and value > TARGET_US]
+    if slow or measured["bytes for each engine"] > TARGET_BYTES:
+        print(f"router: over {TARGET_US:g} µs or {TARGET_BYTES} bytes: {', '.join(slow) or 'memory'}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder to write the figures to, such as bench/results")
+    return parser.parse_args()
+
+
+async def measure() -> dict[str, float]:
+    measured: dict[str, float] = {}
+    for many in (1, 3, 100):
+        pool, targets = pool_of(many)
+        measured |= decisions(pool, targets, f"of {many}, not measured yet, µs")
+        for member in pool.members.values():
+            work(member, MODEL)
+        measured |= decisions(pool, targets, f"of {many}, measured, µs")
+    for member in list(pool.members.values())[:10]:
+        for _ in range(5):
+            attempt(member, MODEL, worked=False)
+    measured |= decisions(pool, targets, "of 100, ten set aside, µs")
+    member = pool.members["box-99"]
+    measured["what an attempt adds, µs"] = microseconds(lambda: attempt(member, MODEL, worked=True))
+    measured["of it, making up an attempt, µs"] = microseconds(lambda: made_up(member, MODEL))
+    measured["bytes for each engine"] = memory()
+    return measured
+
+
+def pool_of(many: int) -> tuple[Pool, list[Target]]:
+    pool = Pool(Nobody(), lambda notice: None)
+    pool.open({f"box-{n}": Engine(kind="ollama", url=f"http://10.0.0.{n}:11434") for n in range(many)})
+    return pool, [Target(engine=name, model=MODEL) for name in pool.members]
+
+
+def decisions(pool: Pool, targets: Sequence[Target], what: str) -> dict[str, float]:
+    def decide() -> router.Decision:
+        return router.candidates(targets, pool.standing, random.random)
+
+    return {
+        f"first {what}": microseconds(decide),
+        f"order {what}": microseconds(lambda: decide().order, calls=20),
+        f"record {what}": microseconds(lambda: decide().considered, calls=20),
+    }
+
+
+def microseconds(call: Callable[[], object], calls: int = CALLS) -> float:
+    best_s = float("inf")
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        best_s = min(best_s, time.perf_counter() - began)
+    return best_s / calls * 1e6
+
+
+def work(member: Member, model: str) -> None:
+    for _ in range(8):
+        attempt(member, model, worked=True)
+
+
+def attempt(member: Member, model: str, *, worked: bool) -> None:
+    meter = made_up(member, model)
+    member.begins(meter)
+    member.ends(meter, worked=worked)
+
+
+def made_up(member: Member, model: str) -> Meter:
+    meter = Meter(Candidate(engine=member.name, model=model, why=""), 1, last=False)
+    meter.first_token_s, meter.reported = 0.5, Usage(prompt=200, completion=50)
+    meter.began -= 2.0
+    return meter
+
+
+def memory() -> float:
+    """Its adapter, how it stands, and the speeds of four models."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        pool, _ = pool_of(100)
+        for member in pool.members.values():
+            for number in range(4):
+                work(member, f"model-{number}")
+        return (tracemalloc.get_traced_memory()[0] - before) / len(pool.members)
+    finally:
+        tracemalloc.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The engines that are left to a request: which one is asked next, and which have to be left alone for now."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from drivetrain.gateway.catalog import Entry
+from drivetrain.gateway.pool import Member
+from drivetrain.router import Candidate
+from drivetrain.types import Value
+
+
+class Leg(Value, frozen=True, kw_only=True):
+    """One engine that may be tried."""
+
+    entry: Entry  # whose policy holds
+    candidate: Candidate
+
+
+Members = Callable[[str], Member | None]  # by their names
+
+
+class Way:
+    """Owns the legs that have not been tried, best first."""
+
+    def __init__(self, members: Members, legs: Sequence[Leg]) -> None:
+        self._members = members
+        self._legs = list(legs)
+
+    def next(self) -> Leg | None:
+        """The best one that may be asked now: an engine that is able, if there is one, else one that may be away."""
+        asked = [leg for leg in self._legs if held_s(self._members, leg) <= 0]
+        if not asked:
+            return None
+        found = next((leg for leg in asked if able(self._members, leg)), asked[0])
+        self._legs.remove(found)
+        return found
+
+    def soonest(self) -> tuple[Leg, float]:
+        """Of engines that all want to be left alone, the one that may be asked first, and for how long it still may
+        not."""
+        wait_s, place = min((held_s(self._members, leg), place) for place, leg in enumerate(self._legs))
+        return self._legs.pop(place), wait_s
+
+
+def held_s(members: Members, leg: Leg) -> float:
+    """For how long its engine still wants to be left alone; 0 or less: it may be asked."""
+    member = members(leg.candidate.engine)
+    return member.not_before_s - time.monotonic() if member is not None and member.not_before_s else 0.0
+
+
+def able(members: Members, leg: Leg) -> bool:
+    """Whether nothing is known against asking it."""
+    member = members(leg.candidate.engine)
+    return member is not None and member.standing(leg.candidate.model).able

@@ -1,0 +1,63 @@
+"""How fast an engine is with one of its models: the wait for the first token and the pace after it, apart.
+
+The first token is a peak estimate: a slow one counts at once, quick ones slowly win it back (peak-EWMA). What was seen
+long ago fades, so that a slow engine is asked again some day.
+"""
+
+import math
+
+from drivetrain.types import Value
+
+MEMORY_S = 10.0  # after so long an estimate is two thirds new
+FADE_S = 30.0  # unasked for so long, an engine seems e times as fast
+LEAST = 5  # answers that make a measured engine
+FEW_TOKENS = 4  # an answer shorter than this tells nothing about the pace
+FIXED_TOKENS = 256  # a prompt of no length takes as long as so many tokens
+TYPICAL_TOKENS = FIXED_TOKENS + 512  # of a prompt whose length nobody told
+
+
+class Speed(Value, frozen=True, kw_only=True):
+    """As it is taken to be now."""
+
+    prompt_s: float  # for each token of a prompt, `FIXED_TOKENS` added to it
+    token_s: float  # for each token of an answer
+
+    def expected_s(self, prompt_tokens: int, output_tokens: int) -> float:
+        return self.prompt_s * (FIXED_TOKENS + prompt_tokens) + self.token_s * output_tokens
+
+
+class Speedometer:
+    """Measures one model of one engine. Every method is told the time."""
+
+    __slots__ = ("_answers", "_prompt_s", "_seen_s", "_token_s")
+
+    def __init__(self) -> None:
+        self._answers = 0
+        self._prompt_s = 0.0
+        self._token_s = 0.0
+        self._seen_s = 0.0
+
+    def answered(self, now_s: float, *, prompt_tokens: int, first_token_s: float, tokens: int, rest_s: float) -> None:
+        """An answer of `tokens` is complete; `rest_s` is what it took after its first."""
+        old = math.exp((self._seen_s - now_s) / MEMORY_S) if self._answers else 0.0
+        seen_s = first_token_s / (FIXED_TOKENS + prompt_tokens)
+        self._prompt_s = max(seen_s, seen_s + (self._prompt_s - seen_s) * old)
+        if tokens >= FEW_TOKENS:
+            pace_s = rest_s / (tokens - 1)
+            self._token_s = pace_s + (self._token_s - pace_s) * old if self._token_s else pace_s
+        self._answers += 1
+        self._seen_s = now_s
+
+    def silent(self, now_s: float, *, waited_s: float) -> None:
+        """Nothing had come after `waited_s`, when the wait was given up: it is at least as slow as that, however short
+        the prompt."""
+        if self._answers and waited_s > self._prompt_s * TYPICAL_TOKENS:
+            self._prompt_s = waited_s / TYPICAL_TOKENS
+            self._seen_s = now_s
+
+    def speed(self, now_s: float) -> Speed | None:
+        """None until enough was seen."""
+        if self._answers < LEAST:
+            return None
+        fade = math.exp((self._seen_s - now_s) / FADE_S)
+        return Speed(prompt_s=self._prompt_s * fade, token_s=self._token_s * fade)

@@ -1,0 +1,72 @@
+"""`drivetrain explain`: a dry run, as a table and as JSON."""
+
+from typing import Any
+
+from tests.unit.cli.kit import Play, Terminal
+
+FAST: dict[str, Any] = {
+    "engine": "fast",
+    "model": "llama",
+    "tier": 0,
+    "weight": 2,
+    "position": 1,
+    "state": "able",
+    "outstanding": 3,
+    "load": 1.5,
+    "expected_s": 2.25,
+    "score": 5.625,
+    "why": "tier 0, load 1.5",
+}
+OUT = {**FAST, "engine": "out", "weight": 0, "position": None, "expected_s": None, "load": 0.0, "why": "weight 0"}
+ANSWER: dict[str, Any] = {
+    "model": "chat",
+    "prompt_tokens": 4000,
+    "output_tokens": 256,
+    "choices": [
+        {"model": "chat", "policy": "default", "candidates": [FAST, OUT]},
+        {"model": "small", "policy": "cheap", "candidates": [{**FAST, "engine": "spare"}]},
+    ],
+    "total_s": 3600.0,
+    "retries": 2,
+    "retries_left": 10,
+}
+
+
+def test_the_candidates_are_shown_in_the_order_in_which_they_would_be_asked(drivetrain: Terminal, play: Play) -> None:
+    play({"GET /v1/explain?model=chat&prompt_tokens=4000": (200, ANSWER)})
+    lines = drivetrain("explain", "chat", "--prompt-tokens", "4000").out.splitlines()
+
+    assert lines[:2] == [
+        "a prompt of 4000 tokens and an answer of 256, done within 3600 s",
+        "up to 2 further attempts; 10 are left for all requests of this minute",
+    ]
+    assert lines[3] == "chat, policy default"
+    assert lines[4].split() == ["#", "ENGINE", "MODEL", "TIER", "STATE", "LOAD", "EXPECTED", "SCORE", "WHY"]
+    assert lines[5].split() == [
+        "1",
+        "fast",
+        "llama",
+        "0",
+        "able",
+        "1.5",
+        "2.25",
+        "s",
+        "5.62",
+        "tier",
+        "0,",
+        "load",
+        "1.5",
+    ]
+    assert lines[6].split() == ["-", "out", "llama", "0", "able", "0", "-", "5.62", "weight", "0"]
+    assert lines[8] == "fallback small, policy cheap"
+
+
+def test_json_is_what_the_server_said(drivetrain: Terminal, play: Play) -> None:
+    play({"GET /v1/explain?model=chat": (200, ANSWER)})
+    assert drivetrain("explain", "chat", "--json").json == ANSWER
+
+
+def test_an_unknown_model_is_missing(drivetrain: Terminal, play: Play) -> None:
+    play({"GET /v1/explain?model=nope": (404, {"error": {"message": "model 'nope' not found"}})})
+    outcome = drivetrain("explain", "nope")
+    assert (outcome.code, outcome.err) == (3, "Error: model 'nope' not found\n")
