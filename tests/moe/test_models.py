@@ -11,6 +11,7 @@ from tests.moe.models import write_model
 from tests.moe.runner import Work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_llama_cpp_answers_the_same_twice(tmp_path: Path, architecture: str) -> None:
     model = write_model(tmp_path / "model.gguf", architecture, "Q8_0")

@@ -63,6 +63,7 @@ def test_logits_are_equal_to_the_last_bit(write: Write, architecture: str, quant
     assert counters(model).tokens > 0  # it was the plugin that answered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "quant"), REARRANGED)
 def test_logits_are_as_close_as_those_of_rearranged_weights(write: Write, architecture: str, quant: str) -> None:
     model = write(architecture, quant)

@@ -11,6 +11,7 @@ from native import build
 FUZZERS = build.fuzz_sources()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", FUZZERS, ids=[source.stem for source in FUZZERS])
 def test_the_corpus_is_read_without_a_fault(
     source: Path, archive: Callable[[build.Variant], Path], tmp_path: Path

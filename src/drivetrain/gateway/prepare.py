@@ -47,8 +47,8 @@ def prepare(
     """The request for an engine that calls the model `model`.
 
     `changes`: further members. `layers`: merged parameters of policy and model. `native`: the engine speaks the
-    caller's own dialect, whose defaults it therefore knows. Raises `BadRequest` for a parameter of the wrong type, which
-    names it.
+    caller's own dialect, whose defaults it therefore knows. Raises `BadRequest` for a parameter of the wrong type,
+    which names it.
     """
     changes = dict(changes)
     if model != request.model:
