@@ -11,8 +11,6 @@ byte on standard output, in a home that has the model; the run that fetches it t
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import signal
 import statistics
@@ -22,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from gateway.figures import write_figures
 from gateway.processes import Failed, Tree, free_port
 
 HERE = Path(__file__).parent
@@ -44,10 +43,7 @@ def main() -> int:
     for name, seconds in measured.items():
         print(verdict(name, seconds))
     if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        values = {"date": date, "seconds": measured, "targets_s": TARGET_S}
-        (arguments.out / f"cold_start-{date}.json").write_text(json.dumps(values, indent=1) + "\n")
+        write_figures(arguments.out, "cold_start", {"seconds": measured, "targets_s": TARGET_S})
     return 0
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import datetime
-import json
 import random
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from gateway.figures import write_figures
 
 from drivetrain import router
 from drivetrain.config.schema import Engine, Target
@@ -31,6 +31,7 @@ TARGET_US = 20.0  # of a decision among 100 engines
 TARGET_BYTES = 16384  # for each engine
 ROUNDS, CALLS = 100, 200
 MODEL = "llama3.1:8b"
+MEMORY = "bytes for each engine"
 
 
 class Nobody:
@@ -54,15 +55,18 @@ def main() -> int:
     for name, value in measured.items():
         print(f"{name:44}{value:10.1f}")
     if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        values = {"date": date, "measured": measured, "targets": {"us": TARGET_US, "bytes": TARGET_BYTES}}
-        (arguments.out / f"router-{date}.json").write_text(json.dumps(values, indent=1) + "\n")
-    slow = [name for name, value in measured.items() if name.startswith("first of 100") and value > TARGET_US]
-    if slow or measured["bytes for each engine"] > TARGET_BYTES:
-        print(f"router: over {TARGET_US:g} µs or {TARGET_BYTES} bytes: {', '.join(slow) or 'memory'}", file=sys.stderr)
-        return 1
-    return 0
+        targets = {"us": TARGET_US, "bytes": TARGET_BYTES}
+        write_figures(arguments.out, "router", {"measured": measured, "targets": targets})
+    over = [name for name, value in measured.items() if value > target(name)]
+    if over:
+        print(f"router: over {TARGET_US:g} µs or {TARGET_BYTES} bytes: {'; '.join(over)}", file=sys.stderr)
+    return 1 if over else 0
+
+
+def target(name: str) -> float:
+    if name == MEMORY:
+        return TARGET_BYTES
+    return TARGET_US if name.startswith("first of 100") else float("inf")
 
 
 def parse() -> argparse.Namespace:
@@ -86,7 +90,7 @@ async def measure() -> dict[str, float]:
     member = pool.members["box-99"]
     measured["what an attempt adds, µs"] = microseconds(lambda: attempt(member, MODEL, worked=True))
     measured["of it, making up an attempt, µs"] = microseconds(lambda: made_up(member, MODEL))
-    measured["bytes for each engine"] = memory()
+    measured[MEMORY] = memory()
     return measured
 
 
@@ -129,7 +133,7 @@ def attempt(member: Member, model: str, *, worked: bool) -> None:
 
 
 def made_up(member: Member, model: str) -> Meter:
-    meter = Meter(Candidate(engine=member.name, model=model, why=""), 1, last=False)
+    meter = Meter(Candidate(engine=member.name, model=model, why=""), 1)
     meter.first_token_s, meter.reported = 0.5, Usage(prompt=200, completion=50)
     meter.began -= 2.0
     return meter

@@ -158,13 +158,6 @@ def test_sources() -> list[Path]:
     return sorted((NATIVE / "tests").glob("*_test.cpp"))
 
 
-def test_support(test: Path) -> list[Path]:
-    """Sources beside a test that are no test, taken by those that include their header."""
-    others = [path for path in sorted(test.parent.glob("*.cpp")) if not path.stem.endswith("_test")]
-    text = test.read_text()
-    return [path for path in others if f'"{path.stem}.hpp"' in text]
-
-
 def fuzz_sources() -> list[Path]:
     return sorted((NATIVE / "fuzz").glob("fuzz_*.cpp"))
 
@@ -284,7 +277,7 @@ def build_library() -> int:
 
 def run_tests(variant: Variant) -> int:
     parts = archive(variant)
-    tests = [program(test, parts, variant, test_support(test)) for test in test_sources()]
+    tests = [program(test, parts, variant) for test in test_sources()]
     failed = [test.name for test in tests if subprocess.run([test], check=False).returncode]
     print(f"{len(tests)} test programs ({variant.name}); failed: {', '.join(failed) or 'none'}")
     return 1 if failed else 0

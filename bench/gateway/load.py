@@ -9,6 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -80,6 +81,13 @@ def body(model: str, kind: Kind) -> str:
         },
         separators=(",", ":"),
     )
+
+
+def wire_request(model: str, kind: Kind, headers: Sequence[str]) -> bytes:
+    """The whole of it as HTTP/1.1, for a caller who works on a socket."""
+    text = body(model, kind).encode()
+    lines = (f"Content-Length: {len(text)}", "Content-Type: application/json", "Host: 127.0.0.1", *headers)
+    return "\r\n".join((f"POST {PATH} HTTP/1.1", *lines, "", "")).encode() + text
 
 
 def settle(running: Running) -> None:

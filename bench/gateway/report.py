@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from figures import processor, today
 from load import STREAM_EVENTS, Load
 from measure import Baseline, Report, Result
 from targets import verdicts
@@ -18,10 +19,9 @@ MEM_KB = "MemTotal:"
 
 def machine() -> dict[str, str]:
     """What a reader must know to compare figures; nothing that names the machine."""
-    cpu = [line.split(":", 1)[1].strip() for line in lines("/proc/cpuinfo") if line.startswith("model name")]
     memory_kb = next(int(line.split()[1]) for line in lines("/proc/meminfo") if line.startswith(MEM_KB))
     return {
-        "cpu": cpu[0] if cpu else platform.machine(),
+        "cpu": processor(),
         "cores": str(os.cpu_count()),
         "memory": f"{memory_kb / 2**20:.0f} GiB",
         "kernel": platform.release().split("-")[0],
@@ -43,22 +43,21 @@ def said(*argv: str) -> str:
         return "none"
 
 
-def to_json(report: Report, date: str) -> str:
-    values = {
-        "date": date,
+def record(report: Report) -> dict[str, Any]:
+    """All figures, for a program."""
+    return {
         "machine": dict(report.machine),
         "results": {name: asdict(result) for name, result in report.results.items()},
         "targets": [asdict(verdict) for verdict in verdicts(report)],
     }
-    return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
 
 
-def to_markdown(report: Report, date: str) -> str:
+def to_markdown(report: Report) -> str:
     facts = ", ".join(f"{name} {value}" for name, value in report.machine.items())
     failures = [f"- {name}: {brief(error)}" for name, error in broken(report)]
     busy = ", ".join(f"{result.name} {result.busy_before:.0%}" for result in measured(report))
     parts = [
-        f"# Gateways, {date}",
+        f"# Gateways, {today()}",
         f"One command, one run, one machine ({facts}); everything shares its cores. Zero-delay mock, `wrk -t1`, "
         f"bodies of 250 bytes, {STREAM_EVENTS} events a stream. Written by `bench/gateway/run.py`; "
         "differences under 10 % are noise.",

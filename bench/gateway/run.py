@@ -10,16 +10,16 @@ Needs `cc`, `wrk` (Debian: apt install wrk), `node` with `npm` for Portkey. Peer
 from __future__ import annotations
 
 import argparse
-import datetime
 import shutil
 import signal
 import sys
 from pathlib import Path
 
+from figures import write_figures
 from gateway import HERE, ROOT, build_tools
 from load import QUICK, WHOLE
 from measure import Report, measure
-from report import machine, to_json, to_markdown
+from report import machine, record, to_markdown
 from subjects import SUBJECTS
 
 RESULTS = HERE.parent / "results"
@@ -37,9 +37,10 @@ def main() -> int:
     for name in arguments.only:
         effort = QUICK if arguments.quick else WHOLE
         report.results[name] = measure(SUBJECTS[name], effort, arguments.drivetrain)
-    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    print(to_markdown(report, date))
-    write(report, date, arguments.out)
+    print(to_markdown(report))
+    if arguments.out:
+        write_figures(arguments.out, "gateway", record(report))
+        (arguments.out / "gateway.md").write_text(to_markdown(report))
     return 0
 
 
@@ -62,14 +63,6 @@ def names(text: str) -> list[str]:
     if unknown := wanted - set(SUBJECTS):
         raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(SUBJECTS)}")
     return [name for name in SUBJECTS if name in wanted]
-
-
-def write(report: Report, date: str, folder: Path | None) -> None:
-    if folder is None:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"gateway-{date}.json").write_text(to_json(report, date))
-    (folder / "gateway.md").write_text(to_markdown(report, date))
 
 
 if __name__ == "__main__":

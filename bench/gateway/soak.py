@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import datetime
 import json
 import random
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from figures import today
 from gateway import HERE, ROOT, build_tools, running
-from load import PATH, body
+from load import wire_request
+from report import table
 from subjects import GOVERNED
-from subjects import Subject as Gateway
 
 from drivetrain.store import Store, pepper
 from drivetrain.store.administration import Administration
@@ -57,15 +57,16 @@ def main() -> int:
         store = Path(folder) / "drivetrain.db"
         keys = made(store, arguments.keys)
         files = {"drivetrain.yaml": GOVERNED.files["drivetrain.yaml"] + SHARED_STORE.format(store=store)}
-        subject = Gateway(name="soak", ready="/healthz", model="bench", files=files, start=GOVERNED.start)
+        subject = replace(GOVERNED, files=files, prepare=(), headers=())  # each request has its own key
         with running(subject, arguments.drivetrain.absolute()) as gateway:
             progress = Progress(arguments.requests)
             asyncio.run(soak(gateway.port, keys, progress, lambda: gateway.tree.rss_bytes() / 1e6))
     report = told(progress, arguments.keys, time.monotonic() - began)
     print(report)
     if arguments.requests >= 100_000:
+        arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "soak.md").write_text(report)
-    return 0 if slope(progress) < LIMIT_MB and not progress.failed else 1
+    return 0 if verdict(progress) == "met" and not progress.failed else 1
 
 
 SHARED_STORE = """\
@@ -101,12 +102,13 @@ async def caller(port: int, keys: Sequence[str], progress: Progress, rss_mb: Cal
             while progress.begun < progress.wanted:
                 progress.begun += 1
                 leaves = random.random() < ABORTS
-                writer.write(request(random.choice(keys), stream=leaves))
+                key = f"Authorization: Bearer {random.choice(keys)}"
+                writer.write(wire_request(GOVERNED.model, "stream" if leaves else "plain", (key,)))
                 if leaves:
-                    await reader.readuntil(b"\r\n")
+                    judge(await reader.readuntil(b"\r\n"), progress)
                     progress.aborted += 1
                 else:
-                    await answer(reader, progress)
+                    judge(await answer(reader), progress)
                 progress.done += 1
                 if progress.done % EVERY == 0:
                     progress.samples.append((progress.done, rss_mb()))
@@ -117,49 +119,53 @@ async def caller(port: int, keys: Sequence[str], progress: Progress, rss_mb: Cal
             writer.transport.abort()
 
 
-def request(key: str, *, stream: bool) -> bytes:
-    content = body("bench", "stream" if stream else "plain").encode()
-    head = (
-        f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
-    )
-    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    return head + await reader.readexactly(length)
 
 
-async def answer(reader: asyncio.StreamReader, progress: Progress) -> None:
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-    content = await reader.readexactly(length)
-    if not head.startswith(b"http/1.1 200"):
+def judge(answered: bytes, progress: Progress) -> None:
+    """By the first line of an answer, or by all of it."""
+    if not answered.startswith(b"HTTP/1.1 200"):
         if not progress.failed:
-            print(f"the first one that failed: {(head + content).decode()}", file=sys.stderr)
+            print(f"the first one that failed: {answered.decode()}", file=sys.stderr)
         progress.failed += 1
 
 
-def slope(progress: Progress) -> float:
-    """MB for each 10,000 requests after the first ones, by least squares."""
+def slope(progress: Progress) -> float | None:
+    """MB for each 10,000 requests after the first ones, by least squares; None: too few to tell."""
     points = [(done / EVERY, mb) for done, mb in progress.samples if done > WARM * progress.wanted]
     if len(points) < 2:
-        return 0.0
+        return None
     mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
     above = sum((x - mean_x) * (y - mean_y) for x, y in points)
     return above / sum((x - mean_x) ** 2 for x, _ in points)
 
 
+def verdict(progress: Progress) -> str:
+    found = slope(progress)
+    if found is None:
+        return "NOT MEASURED"
+    return "met" if found < LIMIT_MB else "MISSED"
+
+
 def told(progress: Progress, keys: int, took_s: float) -> str:
-    day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    verdict = "met" if slope(progress) < LIMIT_MB else "MISSED"
+    found = slope(progress)
+    measured = "-" if found is None else f"{found:.2f} MB"
     what = "memory for each 10,000 requests, after the first quarter"
     figures = json.dumps([[done, round(mb, 1)] for done, mb in progress.samples])
     lines = [
         "# Memory over many requests",
         "",
-        f"{day}: {progress.done:,} requests with keys, limits, a budget, prices and a durable row; {keys:,} keys,",
+        f"{today()}: {progress.done:,} requests with keys, limits, a budget, prices and a durable row; {keys:,} keys,",
         f"{progress.aborted:,} callers left in the middle of a stream, {progress.failed} answers were no 200;",
         f"{took_s:.0f} s. Written by `bench/gateway/soak.py`.",
         "",
-        "| Target | Wanted | Measured | Verdict |",
-        "| --- | --- | --- | --- |",
-        f"| {what} | below {LIMIT_MB:g} MB | {slope(progress):.2f} MB | {verdict} |",
+        table(
+            ("Target", "Wanted", "Measured", "Verdict"),
+            [[what, f"below {LIMIT_MB:g} MB", measured, verdict(progress)]],
+        ),
         "",
         f"Requests and MB: `{figures}`",
     ]

@@ -11,7 +11,6 @@ no run shares with another, so that no prompt cache helps the second of a pair.
 from __future__ import annotations
 
 import argparse
-import datetime
 import http.client
 import json
 import signal
@@ -30,6 +29,7 @@ from urllib.parse import urlsplit
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "gateway"))
+from figures import write_figures  # noqa: E402
 from processes import Failed, Tree, free_port  # noqa: E402
 
 DECODE_RATIO_AT_LEAST = 0.97
@@ -73,11 +73,8 @@ def main() -> int:
     summary = summarise(answers)
     print(json.dumps(summary, indent=1))
     if arguments.out:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         each = {name: [asdict(answer) for answer in some] for name, some in answers.items()}
-        values = {"date": date, "model": arguments.model, "summary": summary, "answers": each}
-        (arguments.out / f"model-{date}.json").write_text(json.dumps(values, indent=1) + "\n")
+        write_figures(arguments.out, "model", {"model": arguments.model, "summary": summary, "answers": each})
     return 0
 
 

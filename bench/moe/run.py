@@ -38,6 +38,9 @@ from drivetrain import gguf
 from drivetrain.engines.expertstream import native, page, predict
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))
+from gateway.figures import processor, write_figures  # noqa: E402
+
 RESULTS = HERE.parent / "results"
 THREADS = 2
 PROMPT = 2048
@@ -321,9 +324,7 @@ def finish(bench: Bench, outcome: tuple[list[Measured], Probes], arguments: argp
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "moe.md").write_text(text)
-        date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        values = json.dumps({"date": date, **report.record(measured, found, rates)}, indent=1)
-        (arguments.out / f"moe-{date}.json").write_text(values + "\n")
+        write_figures(arguments.out, "moe", report.record(measured, found, rates))
     return 0
 
 
@@ -344,11 +345,6 @@ def about(bench: Bench) -> list[str]:
         f"model {bench.size.shape.label}, {bench.size.warm} tokens to warm up, {bench.size.tokens} measured, "
         f"{THREADS} threads; options of the plugin: {options}",
     ]
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

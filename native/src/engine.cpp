@@ -7,6 +7,8 @@
 #include <map>
 #include <sstream>
 
+#include "text.hpp"
+
 namespace expertstream {
 namespace {
 
@@ -136,7 +138,7 @@ void Engine::start(Maths maths) {
     for (const Layer & layer : index.layers) page.experts += layer.experts;
     page.least = limits.least;
     page.most = limits.most;
-    write_text(page.reader, reader_->name());
+    write_text(page.reader, sizeof page.reader, reader_->name());
     op_ = std::make_unique<MoeOp>(index, std::move(maths), *arena_, *reader_, *stats_, lookahead_.get());
     governor_ = std::make_unique<Governor>(
         limits, options.share, kGovernorMs, [this] { return arena_->resident(); },

@@ -15,9 +15,8 @@
 namespace expertstream {
 namespace {
 
-constexpr uint64_t kShareOfRam = 5;  // the rest of the system, and its page cache
-constexpr uint64_t kShareOfLimit =
-    10;  // inside of a limit there is nobody else, and nothing of ours is in the page cache
+constexpr uint64_t kShareOfRam = 5;     // the rest of the system, and its page cache
+constexpr uint64_t kShareOfLimit = 10;  // inside of a limit there is nobody else, nor is its page cache ours
 constexpr uint64_t kMiB = 1024 * 1024;
 constexpr uint64_t kLeastReserve = 256 * kMiB;
 constexpr uint64_t kLeastStep = 16 * kMiB;

@@ -31,8 +31,8 @@ struct Matrix {
 struct Layer {
     uint32_t number = 0;  // of the block in the model: 3 in "blk.3."
     uint32_t experts = 0;
-    std::vector<Matrix>
-        matrices;             // gate, up, down or gate_up, down, or fewer; in the order in which they lie in a slot
+    // gate, up, down or gate_up, down, or fewer; in the order in which they lie in a slot
+    std::vector<Matrix> matrices;
     uint64_t slot_bytes = 0;  // a multiple of kPage; room for every piece of any expert of this layer
 };
 

@@ -200,7 +200,7 @@ class Run {
         for (Slot * slot : state_.ahead)
             while (slot->load.state.load(std::memory_order_acquire) == Load::waiting) {
                 settled_ = state_.reader.settled();
-                if (slot->load.state.load(std::memory_order_acquire) == Load::waiting) state_.reader.wait(settled_);
+                if (slot->load.state.load(std::memory_order_acquire) == Load::waiting) wait();
             }
         release_guesses();
     }

@@ -13,6 +13,8 @@
 #include <ctime>
 #include <type_traits>
 
+#include "text.hpp"
+
 namespace expertstream {
 namespace {
 
@@ -92,15 +94,6 @@ void begin(Page & page) {
     page.started_ns.store(static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec));
     page.pid.store(static_cast<uint64_t>(getpid()));
     __atomic_store_n(&page.magic, kPageMagic, __ATOMIC_RELEASE);
-}
-
-// The most of a text that fits and does not end inside a character.
-size_t fitting(const std::string & text, size_t bytes) {
-    size_t size = std::min(text.size(), bytes);
-    while (size > 0 && size < text.size() && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) {
-        --size;
-    }
-    return size;
 }
 
 }  // namespace

@@ -31,11 +31,6 @@ struct Page {  // 8-byte fields only; written by one process, each field by one 
     std::atomic<uint64_t> layer_hits[kMaxLayers], layer_misses[kMaxLayers];
 };
 
-// A text of the page, cut to its room and zero-terminated.
-template <size_t room> void write_text(char (&into)[room], const std::string & text) {
-    into[text.copy(into, room - 1)] = '\0';
-}
-
 class Stats {
   public:
     // Maps `path` (created, 0600); an empty path gives a private page. nullptr and why on failure.

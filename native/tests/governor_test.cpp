@@ -2,9 +2,6 @@
 // pressure.
 #include "../src/governor.hpp"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
@@ -322,6 +319,6 @@ TEST(a_share_file_that_is_not_one_leaves_it_alone) {
     const Governor governor(
         kBounds, folder / "share", 1000000, [] { return 0; }, [&](uint64_t budget) { applied.add(budget); },
         [&] { return world.sample(); });
-    CHECK_EQ(governor.unshared(), "the shared budget " + folder / "share is another kind of file");
+    CHECK_EQ(governor.unshared(), "the shared budget " + folder / "share" + " is another kind of file");
     CHECK_EQ(applied.budgets[0], 20 * kGiB - 512 * kMiB);
 }

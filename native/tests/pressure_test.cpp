@@ -1,9 +1,6 @@
 // What is read of /proc and /sys, from trees made up here.
 #include "../src/pressure.hpp"
 
-#include <stdlib.h>
-#include <sys/stat.h>
-
 #include <filesystem>
 #include <fstream>
 

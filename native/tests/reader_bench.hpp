@@ -65,15 +65,14 @@ inline std::unique_ptr<Reader> opened(const TestFile & file, const ReaderOptions
 }
 
 inline uint32_t settle(Reader & reader, Load & load) {
-    for (uint64_t seen = reader.settled(); load.state.load() == Load::waiting;) seen = reader.wait(seen);
+    for (uint64_t seen = reader.settled(); load.state.load(std::memory_order_acquire) == Load::waiting;)
+        seen = reader.wait(seen);
     return load.state.load();
 }
 
 inline uint32_t read(Reader & reader, Load & load) {
-    uint64_t seen = reader.settled();
     reader.submit(load, true);
-    while (load.state.load(std::memory_order_acquire) == Load::waiting) seen = reader.wait(seen);
-    return load.state.load();
+    return settle(reader, load);
 }
 
 // Lets go of reads that hang, even when a check fails: the reader waits for them at its end.

@@ -1,5 +1,23 @@
 // A drive that fails, hangs, lies or changes under the reader: it is tried again, or told apart and named.
 #include "reader_bench.hpp"
+
+namespace {
+
+// Options of a reader that takes a drive for stalled after 20 ms.
+ReaderOptions impatient(Io io, unsigned depth) {
+    ReaderOptions result = options(io, depth);
+    result.stall_ms = 20;
+    return result;
+}
+
+// An expert of a file that is no longer the one that was opened.
+void check_changed(Reader & reader, Expert & expert, const TestFile & file) {
+    CHECK_EQ(read(reader, expert.load), Load::failed);
+    CHECK_EQ(expert.load.error, file.path + ": the file has changed since the model was loaded");
+}
+
+}  // namespace
+
 TEST(an_interrupted_or_once_failed_read_is_tried_again) {
     for (const Io io : kBoth) {
         for (const int number : {EINTR, EAGAIN, EIO}) {
@@ -78,9 +96,7 @@ TEST(a_read_that_hangs_fails_its_load_but_keeps_the_slot) {
     for (const Io io : kBoth) {
         drive().reset();
         const TestFile file(8 * kPage);
-        ReaderOptions impatient = options(io, 2);
-        impatient.stall_ms = 20;
-        const auto reader = opened(file, impatient);
+        const auto reader = opened(file, impatient(io, 2));
         Expert expert(kPage + 1, 10);
         uint64_t seen = 0;
         {
@@ -102,9 +118,7 @@ TEST(loads_that_nobody_is_left_to_read_fail_too) {
     for (const Io io : kBoth) {
         drive().reset();
         const TestFile file(8 * kPage);
-        ReaderOptions impatient = options(io, 1);
-        impatient.stall_ms = 20;
-        const auto reader = opened(file, impatient);
+        const auto reader = opened(file, impatient(io, 1));
         Expert hangs(kPage, 10), waits(0, 10);
         {
             const Held held;
@@ -123,9 +137,7 @@ TEST(a_drive_that_answers_again_is_read_again) {
     for (const Io io : kBoth) {
         drive().reset();
         const TestFile file(8 * kPage);
-        ReaderOptions impatient = options(io, 1);
-        impatient.stall_ms = 20;
-        const auto reader = opened(file, impatient);
+        const auto reader = opened(file, impatient(io, 1));
         Expert expert(5, 3 * kPage);
         uint64_t seen = 0;
         {
@@ -185,10 +197,8 @@ TEST(a_file_that_was_cut_short_has_changed) {
         const auto reader = opened(file, options(io));
         CHECK_EQ(truncate(file.path.c_str(), 10 * kPage), 0);
         Expert there(0, 100), gone(20 * kPage, 100);
-        for (Expert * expert : {&there, &gone}) {
-            CHECK_EQ(read(*reader, expert->load), Load::failed);
-            CHECK_EQ(expert->load.error, file.path + ": the file has changed since the model was loaded");
-        }
+        check_changed(*reader, there, file);
+        check_changed(*reader, gone, file);
     }
 }
 
@@ -199,8 +209,7 @@ TEST(a_file_that_was_written_to_has_changed) {
     Expert expert(0, 100);
     CHECK_EQ(read(*reader, expert.load), Load::ready);
     file.touch();
-    CHECK_EQ(read(*reader, expert.load), Load::failed);
-    CHECK_EQ(expert.load.error, file.path + ": the file has changed since the model was loaded");
+    check_changed(*reader, expert, file);
 }
 
 TEST(a_file_in_whose_place_another_lies_has_changed) {
@@ -209,8 +218,7 @@ TEST(a_file_in_whose_place_another_lies_has_changed) {
     const auto reader = opened(file, options(Io::threads));
     file.replace();
     Expert expert(0, 100);
-    CHECK_EQ(read(*reader, expert.load), Load::failed);
-    CHECK_EQ(expert.load.error, file.path + ": the file has changed since the model was loaded");
+    check_changed(*reader, expert, file);
 }
 
 TEST(a_file_that_was_only_deleted_is_still_whole) {

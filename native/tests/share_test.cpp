@@ -2,7 +2,6 @@
 #include "../src/share.hpp"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +21,7 @@ constexpr uint64_t kMiB = 1024 * 1024, kGiB = 1024 * kMiB;
 
 std::unique_ptr<Share> join(const Folder & folder) {
     std::string error;
-    std::unique_ptr<Share> share = Share::open((folder / "share"), error);
+    std::unique_ptr<Share> share = Share::open(folder / "share", error);
     CHECK_EQ(error, "");
     return share;
 }
@@ -133,7 +132,7 @@ TEST(another_process_is_seen_while_it_lives_and_dropped_when_it_was_killed) {
     const pid_t child = fork();
     if (child == 0) {
         std::string error;
-        const auto theirs = Share::open((folder / "share"), error);
+        const auto theirs = Share::open(folder / "share", error);
         if (theirs) {
             theirs->publish({0, 9, 9, 1});
         }
@@ -171,8 +170,8 @@ TEST(an_entry_of_the_dead_is_taken_over_and_a_full_file_is_an_error) {
         numbers.key(i) = key_of(static_cast<uint64_t>(getpid()));
     }
     std::string error;
-    CHECK(Share::open((folder / "share"), error) == nullptr);
-    CHECK_EQ(error, "the shared budget " + (folder / "share") + " has no free entry");
+    CHECK(Share::open(folder / "share", error) == nullptr);
+    CHECK_EQ(error, "the shared budget " + folder / "share" + " has no free entry");
     numbers.key(63) = 1;
     CHECK(join(folder) != nullptr);
 }

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "../src/text.hpp"
 #include "check.hpp"
 #include "temporary.hpp"
 
@@ -121,12 +122,12 @@ TEST(what_cannot_be_a_page_is_an_error_that_names_it) {
     CHECK(Stats::open(folder.path, error) == nullptr);
     CHECK_EQ(error, "cannot open the page of counters " + folder.path + ": Is a directory");
     CHECK(Stats::open(folder / "none/page", error) == nullptr);
-    CHECK_EQ(error, "cannot open the page of counters " + folder / "none/page: No such file or directory");
+    CHECK_EQ(error, "cannot open the page of counters " + folder / "none/page" + ": No such file or directory");
     CHECK_EQ(symlink("/etc/passwd", (folder / "link").c_str()), 0);
     CHECK(Stats::open(folder / "link", error) == nullptr);
     CHECK_EQ(mkfifo((folder / "page").c_str(), 0600), 0);
     CHECK(Stats::open(folder / "page", error) == nullptr);
-    CHECK_EQ(error, "the page of counters " + folder / "page is not a regular file");
+    CHECK_EQ(error, "the page of counters " + folder / "page" + " is not a regular file");
 }
 
 TEST(a_failure_is_counted_and_told_and_cut_between_characters) {
@@ -160,6 +161,14 @@ TEST(failures_of_several_threads_leave_the_sequence_even) {
     CHECK_EQ(stats->page().error_seq.load(), 3000);
     CHECK_EQ(stats->page().failures.load(), 1500);
     CHECK_EQ(stats->page().error, std::string(100, stats->page().error[0]));
+}
+
+TEST(a_text_is_cut_between_characters) {
+    char exact[4], less[5];
+    write_text(exact, sizeof exact, "a\u00f6");
+    write_text(less, sizeof less, "a\u00f6\u20ac");
+    CHECK_EQ(exact, "a\u00f6");
+    CHECK_EQ(less, "a\u00f6");
 }
 
 TEST(a_trace_tells_what_was_asked_for) {

@@ -67,7 +67,7 @@ class Unauthorized(CallerError):
 
 
 class BudgetExceeded(CallerError):
-    """A budget is used up; the message tells whose, and when it has room again."""
+    """A budget has too little left; the message tells whose, and when it has room again."""
 
     status = 402
     code = "insufficient_quota"

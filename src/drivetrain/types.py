@@ -162,6 +162,7 @@ class EmbedRequest(Value, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}
     source: Source | None = None
     traceparent: str | None = None
+    connect_s: float | None = None  # as of a `Request`
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

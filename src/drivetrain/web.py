@@ -3,7 +3,7 @@
 The only importer of httpx2. Others use the client that `open_client` makes and wrap what may fail in `translated`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import httpx2
@@ -99,26 +99,21 @@ async def fetch_pinned(url: str, address: str, limit: int) -> Fetched:
                 return Fetched(
                     status=answer.status_code,
                     location=answer.headers.get("location", ""),
-                    body=await _read_raw(answer, limit) if answer.status_code == 200 else b"",
+                    body=await _read(answer.aiter_raw(), limit, "it") if answer.status_code == 200 else b"",
                 )
             finally:
                 await answer.aclose()
 
 
-async def _read_raw(response: Response, limit: int) -> bytes:
-    body = bytearray()
-    async for data in response.aiter_raw():
-        body += data
-        if len(body) > limit:
-            raise Unreachable(f"it sends more than {limit} bytes")
-    return bytes(body)
-
-
 async def read_limited(response: Response, limit: int) -> bytes:
     """The body of a streamed answer. Raises `Unreachable` if it is longer than `limit` bytes."""
+    return await _read(response.aiter_bytes(), limit, response.url.host)
+
+
+async def _read(pieces: AsyncIterable[bytes], limit: int, who: str) -> bytes:
     body = bytearray()
-    async for data in response.aiter_bytes():
+    async for data in pieces:
         body += data
         if len(body) > limit:
-            raise Unreachable(f"{response.url.host}: an answer of more than {limit} bytes")
+            raise Unreachable(f"{who} sends more than {limit} bytes")
     return bytes(body)

@@ -26,17 +26,15 @@ OWNERS = {
     "httptools": {"engines", "server"},  # one parser, its request side and its response side
     "httpx2": {"web"},
     "huggingface_hub": {"library"},
-    "opentelemetry": {"sinks"},
     "joserfc": {"server"},
+    "opentelemetry": {"sinks"},
     "prometheus_client": {"telemetry"},
-    "psutil": {"engines"},
     "psycopg": {"store"},
     "pyarrow": {"cli", "sinks"},  # `usage --parquet`, and the sink: Parquet both times
     "redis": {"quota"},
     "rich": {"cli"},
     "sqlalchemy": {"store"},
     "sqlite3": {"store"},
-    "starlette": {"server"},
     "structlog": {"telemetry"},
     "uvicorn": {"server"},
     "uvloop": {"cli"},

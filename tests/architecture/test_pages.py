@@ -86,6 +86,14 @@ def test_every_route_is_documented() -> None:
     assert sorted({route for route in routes if route not in told}) == []
 
 
+def test_every_target_of_make_is_documented() -> None:
+    makefile = text(ROOT / "Makefile")
+    targets = re.findall(r"[\w-]+", makefile.partition(".PHONY:")[2].partition("\n")[0])
+    assert len(targets) > 10
+    told = "".join(text(page) for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md"))
+    assert [name for name in targets if not re.search(rf"\bmake {name}\b(?!-)", told)] == []
+
+
 def runtime() -> list[str]:
     return list(tomllib.loads(text(ROOT / "pyproject.toml"))["project"]["dependencies"])
 

@@ -23,7 +23,7 @@ from google.cloud import bigquery
 from google.cloud.bigquery_storage_v1 import types
 from google.rpc.status_pb2 import Status
 
-from tests.services import free_port
+from tests.listening import free_port
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "bqemulator"

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -152,6 +153,35 @@ async def test_files_and_addresses_of_ones_own_choice_are_for_administrators(tmp
         assert [request for request in upstream.requests if request.path.endswith(".gguf")] == []
         async with client(server, root) as admin:  # who is told what is wrong with the file instead
             assert "GGUF" in (await admin.post("/v1/models", json={"import": str(secret), "name": "x"})).text
+
+
+async def test_keys_that_a_new_configuration_asks_for_are_asked_for_at_once(tmp_path: Path) -> None:
+    async with FakeUpstream() as upstream, serving(tmp_path, config(upstream.url, "auth: auto")) as server:
+        async with client(server, None) as caller:
+            assert (await caller.get("/v1/models")).status_code == 200
+            (tmp_path / "drivetrain.yaml").write_text(config(upstream.url, "auth: on, drain_s: 5"))
+            server.signal(signal.SIGHUP)
+            async with asyncio.timeout(10):
+                while (await caller.get("/v1/models")).status_code != 401:
+                    pass
+                while not KEY.findall(server.log):
+                    await asyncio.sleep(0.02)
+        async with client(server, first_key(server)) as admin:
+            assert (await admin.get("/v1/models")).status_code == 200
+        assert "a change of server.drain_s takes a restart" in server.log
+
+
+async def test_an_address_that_stays_open_asks_for_keys_whatever_address_the_file_names_now(tmp_path: Path) -> None:
+    async with FakeUpstream() as upstream:
+        async with serving(tmp_path, config(upstream.url, "host: 0.0.0.0")) as server:
+            local = server.url.replace("0.0.0.0", "127.0.0.1")
+            (tmp_path / "drivetrain.yaml").write_text(config(upstream.url, "host: 127.0.0.1"))
+            server.signal(signal.SIGHUP)
+            async with asyncio.timeout(10):
+                while "a new configuration is in force" not in server.log:
+                    await asyncio.sleep(0.02)
+            async with httpx2.AsyncClient(base_url=local) as caller:
+                assert (await caller.get("/v1/models")).status_code == 401
 
 
 async def test_a_revocation_holds_at_every_worker_within_a_second_or_so(tmp_path: Path) -> None:

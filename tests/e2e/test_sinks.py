@@ -1,7 +1,6 @@
 """The process of the sinks: kept at work by its owner, one of several exporting; and no sink holds up another."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -19,9 +18,8 @@ from drivetrain.store import Store
 from drivetrain.telemetry import Metrics, metrics_folder
 from tests.fakes.exports import attempt
 from tests.fakes.receiver import Receiver, receiving
-from tests.services import postgres, postgres_url, store_url
+from tests.listening import free_port
 
-__all__ = ["postgres", "postgres_url", "store_url"]
 SOON_S = 60.0
 
 
@@ -91,9 +89,7 @@ def children() -> list[psutil.Process]:
 
 
 async def test_a_sink_that_is_down_loses_nothing_and_holds_up_no_other(home: Home) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    port = free_port()
     config = home.config(hook=hook(f"http://127.0.0.1:{port}/"), files=FILES)
     home.came(1)
     async with exporting(home.path, config):
@@ -162,6 +158,7 @@ async def test_a_new_configuration_is_a_new_process_and_the_same_one_is_not(home
             await until(lambda: ids(old) == expected(1, 1))
             assert children() == [child]
             exporter.configure(home.config(hook=hook(new.url)))
+            await until(lambda: not child.is_running())  # what comes before, it sends to the old place at its end
             home.came(1)
             await until(lambda: ids(new) == expected(2, 2))
             exporter.configure(home.config())

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from drivetrain.cli.command import Call, Failure, Missing, Unreachable
@@ -172,20 +172,33 @@ async def running(call: Call) -> str | None:
     """The URL of the server to use, None if there is none: $DRIVETRAIN_URL, the home's own, the configured one."""
     if url := call.environ.get("DRIVETRAIN_URL"):
         return url.rstrip("/")
-    url = _recorded(call.home) or _configured(call)
+    recorded = _recorded(call.home)
+    url = recorded.url if recorded else _configured(call)
     return url if url and await _answers(url) else None
 
 
-def _recorded(home: Path) -> str | None:
+async def process_of(home: Path) -> int | None:
+    """The process of the server that runs on this home. One that died may have left its number to somebody else."""
+    recorded = _recorded(home)
+    return recorded.pid if recorded and await _answers(recorded.url) else None
+
+
+class _Record(NamedTuple):
+    pid: int
+    url: str
+
+
+def _recorded(home: Path) -> _Record | None:
     """What a server writes down while it runs, if its process still lives."""
     try:
         state = json.loads((home / "state" / "server.json").read_bytes())
-        os.kill(int(state["pid"]), 0)
-        return str(state["url"]).rstrip("/")
+        record = _Record(int(state["pid"]), str(state["url"]).rstrip("/"))
+        os.kill(record.pid, 0)
     except PermissionError:  # it lives, and belongs to somebody else
-        return str(state["url"]).rstrip("/")
+        return record
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return record
 
 
 def _configured(call: Call) -> str | None:
@@ -248,8 +261,8 @@ async def _started(process: asyncio.subprocess.Process, call: Call, log: IO[byte
     try:
         async with asyncio.timeout(START_S):
             while process.returncode is None:
-                if (url := _recorded(call.home)) and await _answers(url):
-                    return url
+                if (recorded := _recorded(call.home)) and await _answers(recorded.url):
+                    return recorded.url
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError as error:
         raise Unreachable(f"the server did not start within {START_S:g} s; {_last_words(log)}") from error

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from drivetrain import residency
 from drivetrain.config import Config
-from drivetrain.errors import StoreAway
+from drivetrain.errors import BadRequest, StoreAway
 from drivetrain.gateway import Gateway
 from drivetrain.gateway.pool import retire
 from drivetrain.gguf import Gguf
@@ -122,11 +122,13 @@ class Runtime:
     async def configure(self, config: Config) -> None:
         """Put a new configuration in force; requests under way keep the old one.
 
-        Raises `BadRequest` and changes nothing if an engine cannot be opened.
+        Raises `BadRequest` and changes nothing if an engine cannot be opened, or tokens cannot be verified.
         """
+        auth = self._auth(config)
         gone = self.gateway.configure(_with_residency(config))
         self._adopt(config)
         self.app.configure(config.server)
+        self.app.auth = auth
         self.media.configure(config.server)
         await retire(gone)
 
@@ -150,12 +152,16 @@ class Runtime:
         return self._administration().first_admin_key()
 
     def _auth(self, config: Config) -> Auth | None:
-        """`None` where nobody has to show a key."""
+        """`None` where nobody has to show a key. Raises `BadRequest` for tokens that cannot be verified here."""
         if not auth_wanted(config.server):
             return None
         tokens = None
         if config.oidc.issuer:
-            from drivetrain.server.oidc import Oidc
+            try:
+                from drivetrain.server.oidc import Oidc
+            except ModuleNotFoundError as error:
+                message = f"oidc needs {error.name}, which is not installed; pip install 'drivetrain[oidc]'"
+                raise BadRequest(message, param="oidc.issuer") from error
 
             tokens = Oidc(config.oidc, self.directory.user_of)
         return Auth(self.directory, self.pepper.secret, tokens)
@@ -234,13 +240,14 @@ async def assemble(
         runtime.quota.run,
         runtime.watch,
     )
-    await runtime.directory.refresh()  # prices, and the keys that are used
     try:
+        await runtime.directory.refresh()  # prices, and the keys that are used
         async with asyncio.TaskGroup() as group:
             background = [group.create_task(run()) for run in work]
             try:
                 yield runtime
             finally:
+                await runtime.gateway.cut()  # while there is a quota to settle with
                 for task in background:
                     task.cancel()
     finally:

@@ -1,7 +1,7 @@
 """`drivetrain config`: check and show the configuration, its schema for editors, and go back to an earlier one."""
 
+import asyncio
 import hashlib
-import json
 import os
 import signal
 import time
@@ -15,6 +15,7 @@ import click
 from drivetrain import config as configuration
 from drivetrain import engines
 from drivetrain.cli import output
+from drivetrain.cli.client import process_of
 from drivetrain.cli.command import Call, Missing, command, shared_options
 from drivetrain.cli.moments import iso, shown
 from drivetrain.cli.office import actor, opened
@@ -178,9 +179,11 @@ def _hash(text: str) -> str:
 
 def _tell_server(call: Call) -> bool:
     """Whether a server runs on this home; it reads its configuration again."""
+    pid = asyncio.run(process_of(call.home))
+    if pid is None:
+        return False
     try:
-        pid = int(json.loads((call.home / "state" / "server.json").read_bytes())["pid"])
         os.kill(pid, signal.SIGHUP)
-    except (OSError, ValueError, KeyError, TypeError):
+    except OSError:  # somebody else's, or gone just now
         return False
     return True

@@ -1,8 +1,7 @@
 """The owner's side of the sinks: their process is started, restarted, given a new configuration, stopped."""
 
 import asyncio
-import contextlib
-import logging
+import signal
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -11,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from drivetrain.cli.child import Child
 from drivetrain.config import Config
 from drivetrain.sinks import kinds
 
 if TYPE_CHECKING:
     from drivetrain.config.schema import Sink
 
-RESTART_S = (0.5, 30.0)  # pause before a process that ended is started again: at first, and at most
+PAUSE_S = 30.0  # at most, before a process that ended is started again
 STOP_S = 10.0  # for the last rows
-log = logging.getLogger("drivetrain.exports")
 
 
 class Exporter:
@@ -30,65 +29,31 @@ class Exporter:
         kinds.check(config.sinks)
         self._home = home
         self._config = config
-        self._changed = asyncio.Event()
-        self._process: asyncio.subprocess.Process | None = None
-        self._stopping = False
+        self._child = Child("the process of the sinks", self._start, most_s=PAUSE_S)
+        self.run = self._child.run  # until `stop`
+        self.stop = self._child.stop  # what is there is sent
 
     def configure(self, config: Config) -> None:
-        """Put a new configuration in force. Raises `BadRequest`, and changes nothing, as the constructor does."""
-        kinds.check(config.sinks)
+        """Put a new configuration in force, whose sinks have what they need."""
         changed = _orders(self._home, config) != _orders(self._home, self._config)
         self._config = config
         if changed:
-            self._changed.set()
-            self._terminate()
+            self._child.renew()
 
-    async def run(self) -> None:
-        """Until `stop`."""
-        pause_s = RESTART_S[0]
-        while not self._stopping:
-            self._changed.clear()
-            if not self._config.sinks:
-                await self._changed.wait()
-                continue
-            began = asyncio.get_running_loop().time()
-            status = await self._once()
-            if self._stopping:
-                return
-            if self._changed.is_set():
-                continue
-            lasted_s = asyncio.get_running_loop().time() - began
-            pause_s = RESTART_S[0] if lasted_s > RESTART_S[1] else min(pause_s * 2, RESTART_S[1])
-            log.warning("the process of the sinks ended with status %d and is started again", status)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), pause_s)
-
-    def stop(self) -> None:
-        """No process is started any more; the one that runs sends what is there, and ends."""
-        self._stopping = True
-        self._changed.set()
-        self._terminate()
-
-    async def _once(self) -> int:
-        """One life of the process. Its orders hold secrets, and go where no list of processes shows them."""
+    async def _start(self) -> asyncio.subprocess.Process | None:
+        """Its orders hold secrets, and go where no list of processes shows them."""
+        if not self._config.sinks:
+            return None
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "drivetrain.cli.sinks", stdin=asyncio.subprocess.PIPE
         )
-        self._process = process
-        try:
-            if process.stdin is not None:
-                process.stdin.write(_orders(self._home, self._config) + b"\n")
-            if self._changed.is_set():  # while it was being started
-                self._terminate()
-            return await process.wait()
-        finally:
-            self._process = None
-            await _end(process)
+        if process.stdin is not None:
+            process.stdin.write(_orders(self._home, self._config) + b"\n")
+        return process
 
-    def _terminate(self) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
+    def kill(self) -> None:
+        """What it has begun is in its checkpoint."""
+        self._child.signal(signal.SIGKILL)
 
 
 @asynccontextmanager
@@ -104,7 +69,7 @@ async def exporting(home: Path, config: Config) -> AsyncGenerator[Exporter, None
     finally:
         exporter.stop()
         await asyncio.wait([running], timeout=STOP_S)
-        running.cancel()
+        exporter.kill()
         await asyncio.wait([running])
 
 
@@ -117,10 +82,3 @@ def secrets(sinks: Mapping[str, "Sink"]) -> list[str]:
 def _orders(home: Path, config: Config) -> bytes:
     told = {"home": str(home), "store": config.store.url, "sinks": config.sinks, "logging": config.logging}
     return msgspec.json.encode(told)
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """A process that did not end when it was told to is killed: what it has begun is in its checkpoint."""
-    if process.returncode is None:
-        process.kill()
-        await process.wait()

@@ -10,14 +10,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 import uvloop
+from msgspec.structs import replace
 
 from drivetrain import config as configuration
+from drivetrain.cli.child import leashed
 from drivetrain.cli.command import Call, Misused, command
 from drivetrain.cli.compose import Runtime, assemble
 from drivetrain.cli.crew import Crew, orders
@@ -28,12 +31,18 @@ from drivetrain.engines import kinds
 from drivetrain.errors import DrivetrainError
 from drivetrain.server.auth import open_door
 from drivetrain.server.listen import Listener, tcp_socket, unix_socket, url_of
+from drivetrain.sinks.kinds import check as check_sinks
 from drivetrain.telemetry import Logs, prepare
 from drivetrain.types import Notice
 
 OLLAMA_PORT = 11434
 ADDRESS = "server.json"  # in the home's state folder while a server runs: {"pid", "url"}
 OWNER = "owner.sock"  # there too, with several workers: where those reach the owner
+# What a new configuration cannot change while the server runs.
+AT_START = (
+    *("server.host", "server.port", "server.workers", "server.drop_in", "server.drain_s"),
+    *("store", "shared", "keys.pepper", "downloads"),
+)
 COLLECT_AFTER = 20_000  # new containers, instead of 700
 FIRST_KEY = """
 The first API key, for administrators. It is shown this once; keep it:
@@ -76,7 +85,7 @@ class Server:
         self._flags = flags
         self._logs = Logs()
         self._logs.install()
-        self._config = self._load()
+        self._config = self._at_start = self._load()
         self._exports: Exporter | None = None
 
     def _load(self) -> Config:
@@ -86,6 +95,14 @@ class Server:
         for warning in resolved.warnings:
             log.warning("%s", warning)
         return resolved.config
+
+    def _load_again(self) -> Config:
+        """What stays as it was at the start is told. Whether keys are asked for depends on the address that is open."""
+        fresh = self._load()
+        held = [name for name in AT_START if attrgetter(name)(fresh) != attrgetter(name)(self._at_start)]
+        if held:
+            log.warning("a change of %s takes a restart", ", ".join(held))
+        return replace(fresh, server=replace(fresh.server, host=self._at_start.server.host))
 
     async def _open_up(self, runtime: Runtime) -> None:
         """Say who may come in: nobody without a key, whose first one is shown once, or everybody."""
@@ -102,7 +119,7 @@ class Server:
         if path is None:
             return
         try:
-            await asyncio.to_thread(runtime.store.keep_config, path.read_text(), actor=actor, at_s=time.time())
+            await asyncio.to_thread(runtime.store.keep_config, path.read_text("utf-8"), actor=actor, at_s=time.time())
         except (DrivetrainError, OSError) as error:
             log.warning("this configuration is in force, and is not kept as a revision: %s", error)
 
@@ -132,7 +149,8 @@ class Server:
     async def _own(self, runtime: Runtime, sockets: Sequence[socket.socket]) -> None:
         """Serve the workers, who serve the callers. They stop first."""
         path = self._home / "state" / OWNER
-        crew = Crew(self._config.server.workers, orders(self._home, path, sockets, self._flags))
+        flags = {**self._flags, "server.host": self._config.server.host}  # of the sockets, whatever the file says later
+        crew = Crew(self._config.server.workers, orders(self._home, path, sockets, flags))
         with unix_socket(path) as bound:
             async with asyncio.TaskGroup() as group:
                 working = asyncio.Event()
@@ -168,7 +186,7 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
         if leash:
-            loop.add_reader(sys.stdin.fileno(), stop.if_orphaned)
+            leashed(stop)
         reload = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, reload.set)
         reloading = loop.create_task(self._look_after_config(reload, runtime, crew, leash=leash))
@@ -203,7 +221,8 @@ class Server:
             await reload.wait()
             reload.clear()
             try:
-                fresh = self._load()
+                fresh = self._load_again()
+                check_sinks(fresh.sinks)
                 await runtime.configure(fresh)
                 if self._exports is not None:
                     self._exports.configure(fresh)
@@ -211,10 +230,12 @@ class Server:
                 log.error("the new configuration is refused, the old one stays: %s", error)
                 runtime.telemetry.notify(Notice(name="config.refused", error=str(error)))
                 continue
-            self._config = fresh
+            was, self._config = self._config, fresh
             log.info("a new configuration is in force")
             if not leash:
                 await self._keep_config(runtime, "reload")
+                if fresh.server.auth != was.server.auth:
+                    await self._open_up(runtime)
             runtime.telemetry.notify(Notice(name="config.updated"))
             if crew is not None:
                 crew.reload()
@@ -234,12 +255,6 @@ class _Stop:
         if self._crew is not None:
             self._crew.stop()
         self._listener.stop()
-
-    def if_orphaned(self) -> None:
-        """The owner holds the other end of our standard input and never writes to it."""
-        if not os.read(sys.stdin.fileno(), 1):
-            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            self()
 
 
 def secrets_of(config: Config) -> Iterator[str]:

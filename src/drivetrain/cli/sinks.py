@@ -4,7 +4,6 @@ The first line of its standard input is its orders; when that input ends, its ow
 """
 
 import asyncio
-import os
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from drivetrain.cli.child import leashed
 from drivetrain.cli.exports import secrets
 from drivetrain.sinks.export import Standing
 from drivetrain.sinks.process import Exports, Orders
@@ -40,19 +40,12 @@ async def _export(orders: Orders) -> None:
         )
 
     exports = Exports(orders, told)
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, exports.stop)
-    loop.add_reader(sys.stdin.fileno(), _stop_if_orphaned, exports)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, exports.stop)
+    leashed(exports.stop)
     try:
         await exports.run()
     finally:
         metrics.close()
-
-
-def _stop_if_orphaned(exports: Exports) -> None:
-    if not os.read(sys.stdin.fileno(), 1024):
-        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        exports.stop()
 
 
 if __name__ == "__main__":

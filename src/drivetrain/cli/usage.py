@@ -93,11 +93,13 @@ def _counts(rows: Sequence[UsageRow]) -> tuple[str, ...]:
 
 
 def _write_csv(by: Sequence[str], records: Sequence[Mapping[str, Any]]) -> None:
+    from drivetrain.server.admin.reports import cell  # only for those who want CSV
+
     columns = _columns(by)
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*columns, "cost_usd"])
     for record in records:
-        writer.writerow([*(record[name] for name in columns), decimal(record["cost_micro_usd"])])
+        writer.writerow([*(cell(record[name]) for name in columns), decimal(record["cost_micro_usd"])])
 
 
 def _write_parquet(file: Path, by: Sequence[str], records: Sequence[Mapping[str, Any]]) -> None:

@@ -175,11 +175,6 @@ class Policy(Section, frozen=True):
     settings: Mapping[str, Any] = {}  # load time, over model.json
     parameters: Mapping[str, Any] = {}  # request time, over model.json
 
-    @property
-    def limited(self) -> bool:
-        """Whether something is counted here, which has to happen in one place."""
-        return self.limits != Limits() or bool(self.budgets)
-
 
 class Residency(Section, frozen=True):
     """Which models may stay in memory."""

@@ -16,6 +16,7 @@ _SCHEMES: Mapping[str, Collection[str]] = {
     "shared": ("redis", "rediss", "valkey", "valkeys", "unix"),
     "registry": ("http", "https"),
     "sink": ("http", "https"),
+    "provider": ("https", "http"),
 }
 
 Finding = tuple[Path, str]
@@ -30,6 +31,8 @@ def findings(config: Config, kinds: Collection[str] | None) -> Iterator[Finding]
         yield from _policy(("policies", name), policy)
     yield from _url(("store", "url"), config.store.url, "store")
     yield from _url(("shared", "url"), config.shared.url, "shared")
+    yield from _url(("oidc", "issuer"), config.oidc.issuer, "provider")
+    yield from _url(("oidc", "jwks_url"), config.oidc.jwks_url, "provider")
     for name, sink in config.sinks.items():
         yield from _sink(("sinks", name), sink)
     yield from _url(("downloads", "huggingface"), config.downloads.huggingface, "registry")

@@ -100,10 +100,16 @@ async def stream(
 
 
 async def call(
-    upstream: Upstream, path: str, body: bytes, decode_error: DecodeError, *, traceparent: str | None = None
+    upstream: Upstream,
+    path: str,
+    body: bytes,
+    decode_error: DecodeError,
+    *,
+    traceparent: str | None = None,
+    connect_s: float | None = None,
 ) -> bytes:
     """The body of a 200. Raises the error that the engine answers."""
-    async with upstream.post(path, body, traceparent=traceparent) as answer:
+    async with upstream.post(path, body, traceparent=traceparent, connect_s=connect_s) as answer:
         return await _body(answer, decode_error)
 
 

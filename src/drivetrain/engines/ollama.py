@@ -51,8 +51,8 @@ class Ollama:
         return stream(self._upstream, surface.path, surface, request)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        asked = encode_embed_request(request)
-        body = await call(self._upstream, EMBED_PATH, asked, decode_error, traceparent=request.traceparent)
+        asked, trace, connect_s = encode_embed_request(request), request.traceparent, request.connect_s
+        body = await call(self._upstream, EMBED_PATH, asked, decode_error, traceparent=trace, connect_s=connect_s)
         embeddings = decode_embeddings(body)
         if len(embeddings.vectors) != len(request.inputs):
             got, wanted = len(embeddings.vectors), len(request.inputs)

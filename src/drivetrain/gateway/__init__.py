@@ -113,9 +113,13 @@ class Gateway:
         self._drains_some = any(policy.on_disconnect == "drain" for policy in config.policies.values())
         return gone
 
+    async def cut(self) -> None:
+        """End what is still being drained: it is settled and on record when this returns."""
+        await self._drains.aclose()
+
     async def aclose(self) -> None:
         """Cut off what is still being drained, then the engines."""
-        await self._drains.aclose()
+        await self.cut()
         await self.pool.aclose()
 
     async def resolve(self, model: str) -> Entry:
@@ -135,7 +139,7 @@ class Gateway:
 
     def limited(self, entry: Entry, who: Principal) -> bool:
         """Whether a limit or budget counts this request, or one of its fallbacks."""
-        return any(self._admission.rules(who, other) for other in (entry, *map(self.catalog.resolve, entry.fallbacks)))
+        return any(self._admission.rules(who, other) for other in (entry, *self._fallbacks(entry)))
 
     def rules(self) -> Mapping[str, Rule]:
         """The limits and budgets of policies that have been met, by their ids."""
@@ -223,9 +227,9 @@ class Gateway:
         self, request: Request, visit: Visit, leg: Leg, meter: Meter
     ) -> AsyncGenerator[Sequence[Event], None]:
         """One engine's answer. What comes before the first content is held back: another engine may yet take over."""
-        entry = leg.entry
-        member = self._member(leg.candidate.engine)
-        with Account(visit, leg, meter, member):
+        entry, name = leg.entry, leg.candidate.engine
+        with Account(visit, leg, meter, self.pool.members.get(name)):
+            member = self._member(name)
             asked = self._asked(request, visit, leg, meter, member)
             foreign = visit.call.dialect.startswith("ollama.") and member.config.kind not in NATIVE
             held: list[Event] = []
@@ -264,11 +268,13 @@ class Gateway:
             layers = {**spec.parameters, **layers}
         dialect = NATIVE.get(member.config.kind)
         native = dialect is not None and request.source is not None and request.source.dialect.startswith(dialect)
+        changes: dict[str, Any] = {
+            "traceparent": visit.traceparent(meter),
+            "connect_s": entry.policy.timeouts.connect_s,
+            "urgency": RANKS[visit.call.priority],
+        }
         if entry.policy.settings:
-            request = replace(request, options={**entry.policy.settings, **request.options})
-        if visit.call.priority != "default":
-            request = replace(request, urgency=RANKS[visit.call.priority])
-        changes = {"traceparent": visit.traceparent(meter), "connect_s": entry.policy.timeouts.connect_s}
+            changes["options"] = {**entry.policy.settings, **request.options}
         return prepare(request, model=candidate.model, spec=spec, layers=layers, native=native, changes=changes)
 
     def spec_behind(self, engine: str, model: str) -> ModelSpec | None:
@@ -287,12 +293,12 @@ class Gateway:
                     visit.go_on(error, meter)
 
     async def _embed(self, request: EmbedRequest, visit: Visit, leg: Leg, meter: Meter) -> Embeddings:
-        policy = leg.entry.policy
-        member = self._member(leg.candidate.engine)
-        whole = visit.deadlines.whole
-        limit_s = policy.timeouts.first_token_s
-        asked = replace(request, model=leg.candidate.model, traceparent=visit.traceparent(meter))
-        with Account(visit, leg, meter, member):
+        name, whole, timeouts = leg.candidate.engine, visit.deadlines.whole, leg.entry.policy.timeouts
+        limit_s = timeouts.first_token_s
+        trace = visit.traceparent(meter)
+        asked = replace(request, model=leg.candidate.model, traceparent=trace, connect_s=timeouts.connect_s)
+        with Account(visit, leg, meter, self.pool.members.get(name)):
+            member = self._member(name)
             try:
                 async with asyncio.timeout(min(limit_s, whole.left_s())):
                     answer = await member.engine.embed(asked)

@@ -3,6 +3,7 @@ record at its end.
 """
 
 import asyncio
+from collections.abc import Sequence
 from types import TracebackType
 
 from drivetrain.errors import (
@@ -17,8 +18,10 @@ from drivetrain.errors import (
 )
 from drivetrain.gateway.meter import Meter, Outcome
 from drivetrain.gateway.pool import Member
+from drivetrain.gateway.receipt import Receipt
 from drivetrain.gateway.visit import Visit
 from drivetrain.gateway.way import Leg
+from drivetrain.quota import Hold, Standing
 from drivetrain.types import Usage
 
 NOTHING = Usage()
@@ -27,34 +30,37 @@ NOTHING = Usage()
 class Account:
     """Use as a context around an attempt. It lets every exception pass."""
 
-    __slots__ = ("_free", "_member", "_meter", "_visit")
+    __slots__ = ("_leg", "_member", "_meter", "_visit")
 
-    def __init__(self, visit: Visit, leg: Leg, meter: Meter, member: Member) -> None:
+    def __init__(self, visit: Visit, leg: Leg, meter: Meter, member: Member | None) -> None:
         self._visit = visit
+        self._leg = leg
         self._meter = meter
-        self._member = member
-        self._free = leg.entry.policy.on_disconnect == "free"  # an answer whose caller leaves is not charged
+        self._member = member  # None: the engine has gone since it was chosen
 
     def __enter__(self) -> None:
-        self._member.begins(self._meter)
+        if self._member is not None:
+            self._member.begins(self._meter)
         _tell(self._visit, self._meter)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        meter, visit = self._meter, self._visit
-        self._member.ends(meter, worked=worked(error))
-        if isinstance(error, EngineUnavailable):
-            self._member.lost(error.message)
+        meter, visit, leg, member = self._meter, self._visit, self._leg, self._member
+        if member is not None:
+            member.ends(meter, worked=worked(error))
+            if isinstance(error, EngineUnavailable):
+                member.lost(error.message)
         if isinstance(error, DrivetrainError) and meter.first_token_s is None:
             meter.reported = NOTHING  # nothing came of it
             meter.free = True
         if isinstance(error, EngineError):
             visit.weigh(error, meter)
         outcome, status, why = verdict(error, meter)
-        if outcome == "cancelled" and self._free:
+        if outcome == "cancelled" and leg.entry.policy.on_disconnect == "free":
             meter.free, why = True, "cancelled, not charged"
         elif outcome == "ok" and visit.receipt.left:
             outcome, status, why = "cancelled", Cancelled.status, "drained"
-        visit.book(meter, outcome=outcome, status=status, why=why, region=self._member.config.region or "")
+        region = (member.config.region or "") if member is not None else ""
+        visit.book(leg, meter, outcome=outcome, status=status, why=why, region=region)
 
 
 def _tell(visit: Visit, meter: Meter) -> None:
@@ -62,9 +68,16 @@ def _tell(visit: Visit, meter: Meter) -> None:
     receipt.engine, receipt.model, receipt.why = candidate.engine, candidate.model, candidate.why
     receipt.attempts += 1
     receipt.queued_s = ticket.queued_s
-    receipt.overhead_s = max(0.0, meter.started_s - visit.call.received_s - ticket.queued_s)
-    if ticket.hold is not None:
-        receipt.standings, receipt.degraded = ticket.hold.standings, ticket.hold.degraded
+    receipt.overhead_s = meter.overhead_s
+    if (hold := ticket.hold) is not None:
+        receipt.standings, receipt.degraded = _standings(receipt, hold), hold.degraded
+
+
+def _standings(receipt: Receipt, hold: Hold) -> Sequence[Standing]:
+    """With those of limits that the request has been counted at before, for another engine."""
+    if not receipt.standings:
+        return hold.standings
+    return tuple({each.rule.id: each for each in (*receipt.standings, *hold.standings)}.values())
 
 
 def worked(error: BaseException | None) -> bool | None:
@@ -86,14 +99,9 @@ def verdict(error: BaseException | None, meter: Meter) -> tuple[Outcome, int, st
             return "cancelled", Cancelled.status, Cancelled.code
         case CallerError():
             return "rejected", error.status, error.code
-        case EngineError() if may_fail_over(error, meter):
+        case EngineError() if not meter.last:
             return "absorbed", error.status, error.code
         case DrivetrainError():
             return "error", error.status, error.code
         case _:
             return "error", Internal.status, Internal.code
-
-
-def may_fail_over(error: EngineError, meter: Meter) -> bool:
-    """Only as long as nothing of the answer has gone to the caller, and to an engine that has not been tried."""
-    return error.retryable and meter.first_token_s is None and not meter.last

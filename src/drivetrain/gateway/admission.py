@@ -68,8 +68,13 @@ class Ticket:
             return
         answer = await self._admission.quota.extend(self.hold, wanted - self.hold.demand.micro_usd)
         if isinstance(answer, Refusal):
-            raise refusal(answer)
+            raise self._admission.refused(answer)
         self.hold = answer
+
+    def uncounted(self, rules: Sequence[Rule]) -> Sequence[Rule]:
+        """Those that do not count this request yet: it stays one, however many engines it goes to."""
+        counted = {rule.id for rule in self.hold.rules if rule.resource == "requests"} if self.hold is not None else ()
+        return [rule for rule in rules if rule.id not in counted]
 
     def spend(self, tokens: int, micro_usd: int) -> None:
         self.tokens += tokens
@@ -188,21 +193,21 @@ class Admission:
             line = self._lines[rule.id] = Line()
         if line.size >= wish.queue.size:
             self._make_room(line, rule, wish)
-        with line.join(wish.seat) as turn:
-            try:
-                while True:
-                    await line.wait(turn, self._poll_s)
-                    answer = await self.quota.reserve(wish.bound, wish.demand)
-                    if isinstance(answer, Hold):
-                        return answer, (line, line.served(turn))
-                    refused = self._slot_of(answer, wish.receipt)
-                    if self._home(refused, wish).id != rule.id:
-                        return refused
-                    if refused.id != rule.id:
-                        line.reached(refused.id, self._ceilings[refused.id].rank)
-            finally:
-                line.leave(turn)
-                self._tidy(rule.id)
+        turn = line.join(wish.seat)
+        try:
+            while True:
+                await line.wait(turn, self._poll_s)
+                answer = await self.quota.reserve(wish.bound, wish.demand)
+                if isinstance(answer, Hold):
+                    return answer, (line, line.served(turn))
+                refused = self._slot_of(answer, wish.receipt)
+                if self._home(refused, wish).id != rule.id:
+                    return refused
+                if refused.id != rule.id:
+                    line.reached(refused.id, self._ceilings[refused.id].rank)
+        finally:
+            line.leave(turn)
+            self._tidy(rule.id)
 
     def _make_room(self, line: Line, rule: Rule, wish: "_Wish") -> None:
         """Somebody who waits in a full line has to go, or the one who would join. Raises `Busy` in that case."""
@@ -224,9 +229,13 @@ class Admission:
         """The limit on requests at once that refused. Raises for what no waiting in line can help."""
         if answer.rule.resource != "concurrency" or answer.degraded:
             receipt.standings = (Standing(rule=answer.rule, remaining=0, reset_s=answer.wait_s or 0.0),)
-            self._told.refused(answer.rule.resource)
-            raise refusal(answer)
+            raise self.refused(answer)
         return answer.rule
+
+    def refused(self, answer: Refusal) -> DrivetrainError:
+        """Tells of it. The error for the caller."""
+        self._told.refused(answer.rule.resource)
+        return refusal(answer)
 
     def _home(self, rule: Rule, wish: "_Wish") -> Rule:
         """The limit in whose line a slot of this one is waited for."""
@@ -291,7 +300,7 @@ def refusal(answer: Refusal) -> DrivetrainError:
         period = "in all" if rule.per == "total" else f"per {rule.per}"
         left = f"it has room again in {wait_s:.0f} s" if wait_s else "raise the budget to go on"
         return BudgetExceeded(
-            f"{rule.owner} may spend ${dollars(rule.amount)} {period}, and that is used up; {left}",
+            f"{rule.owner} may spend ${dollars(rule.amount)} {period}: too little is left for this request; {left}",
             retry_after_s=wait_s,
         )
     per = f" per {rule.per}" if rule.per else ""

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from drivetrain.config.schema import Config, Policy, Target
 from drivetrain.errors import ModelNotFound
 from drivetrain.gateway.pool import Member
+from drivetrain.policies.access import plain
 from drivetrain.types import Model, ModelSpec, Value
 
 DEFAULT_POLICY = "default"
-LATEST = ":latest"
 
 
 class Library(Protocol):
@@ -65,32 +65,32 @@ class Catalog:
             return self._from_library(self._library.lookup(model))
         except ModelNotFound:
             if targets := self._discovered(model):
-                return Entry(name=model, targets=targets, policy=self._policy)
+                return Entry(name=targets[0].model, targets=targets, policy=self._policy)  # one for all spellings
             raise
 
     def _routed_alike(self, model: str) -> Entry | None:
-        wanted = _canonical(model)
-        return next((entry for name, entry in self._routes.items() if _canonical(name) == wanted), None)
+        wanted = plain(model)
+        return next((entry for name, entry in self._routes.items() if plain(name) == wanted), None)
 
     def _from_library(self, spec: ModelSpec) -> Entry:
         target = Target(engine=spec.engine, model=spec.remote_model or spec.id)
         return Entry(name=spec.id, targets=(target,), policy=self._policy, spec=spec)
 
     def _discovered(self, model: str) -> Sequence[Target]:
-        wanted = _canonical(model)
+        wanted = plain(model)
         return tuple(
             Target(engine=member.name, model=found.id, weight=member.config.weight)
             for member in self._members.values()
             if not member.embedded
             for found in member.models
-            if _canonical(found.id) == wanted
+            if plain(found.id) == wanted
         )
 
     def models(self) -> Sequence[Model]:
         """Every public model once, as far as known with its details."""
         listed: dict[str, Model] = {}
         for model in self._all():
-            listed.setdefault(_canonical(model.id), model)
+            listed.setdefault(plain(model.id), model)
         return tuple(listed.values())
 
     def _all(self) -> Iterator[Model]:
@@ -122,10 +122,6 @@ class Catalog:
             return self._library.lookup(model).model
         except ModelNotFound:
             return None
-
-
-def _canonical(name: str) -> str:
-    return name.lower().removesuffix(LATEST)
 
 
 def _with_digest(model: Model) -> Model:

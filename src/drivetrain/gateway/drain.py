@@ -34,6 +34,8 @@ class Drains:
                 receipt.left = True
                 while not waiting.empty():  # a reader that waits for room goes on
                     waiting.get_nowait()
+                if not receipt.attempts:  # no engine has been asked yet, and none has to be
+                    task.cancel()
         await task
 
     async def aclose(self) -> None:
@@ -51,6 +53,10 @@ async def _read(batches: Batches, waiting: "asyncio.Queue[Sequence[Event] | None
     except DrivetrainError:
         if not receipt.left:  # the row tells what became of it
             raise
+    except asyncio.CancelledError:
+        while not waiting.empty():  # a reader that takes nothing is not waited for
+            waiting.get_nowait()
+        raise
     finally:
         if not receipt.left:
             await waiting.put(None)

@@ -34,12 +34,6 @@ class Turn(asyncio.Event):
         self.number, self.rank, self.tenant = seat.number, seat.rank, seat.tenant
         self.shed: Busy | None = None  # had to make room
 
-    def __enter__(self) -> "Turn":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
 
 class Line:
     """Owns the order of those who wait, and what is known of the answers that free their slots.

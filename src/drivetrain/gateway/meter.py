@@ -76,6 +76,7 @@ class Meter:
         "first_token_s",
         "free",
         "last",
+        "overhead_s",
         "position",
         "price",
         "reported",
@@ -84,13 +85,14 @@ class Meter:
         "waited_s",
     )
 
-    def __init__(self, candidate: Candidate, position: int, *, last: bool, price: Price | None = None) -> None:
+    def __init__(self, candidate: Candidate, position: int, *, price: Price | None = None) -> None:
         self.candidate = candidate
         self.price = price  # None: nothing is charged
         self.free = False  # nothing is charged for this one
         self.span_id = f"{random.getrandbits(64):016x}"
         self.position = position
-        self.last = last  # there is nobody left to fail over to
+        self.last = True  # no other attempt follows; known when it has ended
+        self.overhead_s = 0.0  # spent here before the engine was asked
         self.started_s = time.time()
         self.began = time.perf_counter()
         self.first_token_s: float | None = None
@@ -158,12 +160,14 @@ class Meter:
         request: Request | EmbedRequest,
         call: Call,
         *,
+        model: str,
         outcome: Outcome,
         status: int,
         why: str,
         region: str = "",
         ticket: Entrance | None = None,
     ) -> Attempt:
+        """`model`: the public name under whose policy it was made; a fallback's is not the one that was asked for."""
         usage = self.usage(request)
         cost = self.cost(usage)
         who, trace, received_s = call.who, call.trace, call.received_s
@@ -174,7 +178,7 @@ class Meter:
             position=self.position,
             started_s=self.started_s,
             dialect=call.dialect,
-            model=request.model,
+            model=model,
             engine=self.candidate.engine,
             engine_model=self.candidate.model,
             stream=isinstance(request, Request) and request.stream,
@@ -203,7 +207,7 @@ class Meter:
             queued_s=queued_s,
             admitted_s=max(0.0, admitted_s),
             reserved_micro_usd=ticket.reserved_micro_usd if ticket else 0,
-            overhead_s=max(0.0, self.started_s - received_s - queued_s),
+            overhead_s=self.overhead_s,
             trace_id=trace.id,
             span_id=self.span_id,
             parent_span_id=trace.parent,

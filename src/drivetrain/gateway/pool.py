@@ -15,6 +15,7 @@ from drivetrain.types import Health, Model, Notice
 
 PROBE_S = 10.0
 PROBE_DOWN_S = 1.0  # an engine that is away is looked for more often
+MOST_HELD_S = 300.0  # an engine is asked again after so long, whatever it said
 MOST_MODELS = 256  # of an engine, whose speed is remembered
 GONE = Standing(ready=False)  # of an engine that is no member
 USUAL_RULES = BreakerConfig()
@@ -39,6 +40,7 @@ class Member:
         self.not_before_s = 0.0  # by `clock`; until then it asked to be left alone (Retry-After)
         self.breaker = Breaker(rules)
         self.health = UNPROBED
+        self._gone = False  # the last probe found it away
         self.told_live: bool | None = None  # what the last notice said
         self.models: Sequence[Model] = ()
         self.ailing = asyncio.Event()  # a request found it away: probe now
@@ -129,10 +131,16 @@ class Member:
             await self._idle.wait()
 
     def found(self, health: Health) -> None:
-        """By a probe."""
+        """By a probe. An engine that was away for requests only has not come back: its breaker knows better."""
         if health.ready and not self.health.ready:
-            self.breaker.returned(self._clock())
-        self.health = health
+            now_s = self._clock()
+            if self._gone or self.breaker.state(now_s) == "closed":
+                self.breaker.returned(now_s)
+        self.health, self._gone = health, not health.ready
+
+    def rest(self, wanted_s: float) -> None:
+        """It asked to be left alone for so long."""
+        self.not_before_s = self._clock() + min(wanted_s, MOST_HELD_S)
 
     def lost(self, message: str) -> None:
         """A request could not reach it."""

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from drivetrain.config.schema import Retries as Rule
 from drivetrain.errors import EngineError, EngineFailed, EngineOverloaded, EngineUnavailable
+from drivetrain.policies.access import plain
 
 SLICE_S = 5.0
 SLICES = 12  # a minute
 PAUSE_S = (0.05, 0.15)  # before the same engine is asked once more
 MOST_PAUSE_S = 2.0  # an engine that wants to be left alone for longer is not waited for
-LATEST = ":latest"
 
 
 class Budget:
@@ -76,7 +76,7 @@ class Retries:
         """Names match as in the catalog: nobody gets a budget of his own by another spelling."""
         if (budget := self._budgets.get(model)) is not None:
             return budget
-        return self._budgets.setdefault(model.lower().removesuffix(LATEST), Budget())
+        return self._budgets.setdefault(plain(model), Budget())
 
 
 def retried(error: EngineError, rule: Rule, attempts: int) -> bool:

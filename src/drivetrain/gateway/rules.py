@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from drivetrain.config.schema import Budget, Limits, Policy
 from drivetrain.governance import Per, Principal, Resource, Rule
+from drivetrain.policies.access import plain
 
 MICRO = 1_000_000
 RATES: Sequence[tuple[str, Resource, Per]] = (
@@ -23,7 +24,7 @@ def of_policy(name: str, model: str, policy: Policy) -> tuple[Rule, ...]:
 def of_principal(who: Principal, model: str) -> Sequence[Rule]:
     if all(rule.model is None for rule in who.rules):
         return who.rules
-    return [rule for rule in who.rules if rule.model is None or rule.model == model]
+    return [rule for rule in who.rules if rule.model is None or plain(rule.model) == plain(model)]
 
 
 def _limits(name: str, model: str, limits: Limits) -> Iterator[Rule]:

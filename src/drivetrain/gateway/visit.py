@@ -33,7 +33,6 @@ from drivetrain.types import EmbedRequest, Request, Usage
 
 NOBODY = Candidate(engine="", model="", why="")  # of a request that was refused before an engine was chosen
 ONE = Demand()
-MOST_HELD_S = 300.0  # an engine is asked again after so long, whatever it said
 COME_BACK_S = 1.0  # what a caller is told to wait for an engine that is away, which is looked for so often
 
 
@@ -61,7 +60,7 @@ class Visit:
         "_attempts",
         "_before",
         "_began_s",
-        "_entered",
+        "_elsewhere_s",
         "_entry",
         "_house",
         "_model",
@@ -74,7 +73,6 @@ class Visit:
         "_table",
         "_ticket",
         "_way",
-        "_weighed",
         "call",
         "deadlines",
         "failed",
@@ -100,13 +98,12 @@ class Visit:
         self._entry: Entry | None = None  # the one that `_ticket` is for
         self._ticket: Ticket | None = None
         self._before = 0  # micro-dollars spent under earlier tickets
-        self._entered = False
+        self._elsewhere_s = 0.0  # spent in lines, in pauses, and at engines
         self._way: Way | None = None  # None: there was no need to look who else there is
         self._attempts = 0
         self._pause_s = 0.0  # before the next attempt
         self._spent = False  # the budget of retries is used up
         self._repeated = False  # the last engine left was given a second chance
-        self._weighed: Meter | None = None  # the attempt after which it was decided whether to go on
 
     def begin(self, first: Leg, others: Callable[[], list[Leg]]) -> None:
         """Where the request may go: first there, then to the `others`, who are looked for when they are needed.
@@ -142,7 +139,6 @@ class Visit:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._ticket is not None:
             self._ticket.close()
-        if self._entered:
             self._record.leave()
 
     @property
@@ -159,16 +155,20 @@ class Visit:
         """Let in under the policy of the engine whose turn it is, its cost set aside. A fallback that refuses leaves
         the error of the engine that failed before it; any refusal is on record."""
         leg = self.leg
-        if self._pause_s:
-            await self._pause()
-        price = self._table.find(leg.candidate.engine, leg.candidate.model, leg.entry.name, time.time())
         try:
+            if self._pause_s:
+                self._elsewhere_s += self._pause_s
+                await asyncio.sleep(self._pause_s)
+            price = self._table.find(leg.candidate.engine, leg.candidate.model, leg.entry.name, time.time())
             if self._entry is not leg.entry:
                 await self._admit(leg, price)
             elif price is not None and self._ticket is not None:
                 await self._ticket.cover(self._estimate(leg, price).micro_usd)
             if self.deadlines.first.left_s() <= 0:
                 raise self.deadlines.first.passed(f"engine {leg.candidate.engine!r} was not asked any more")
+        except asyncio.CancelledError:
+            self.refuse(Cancelled("the caller left before an engine was asked"), "cancelled")
+            raise
         except DrivetrainError as error:
             self.refuse(error)
             if (failed := self.failed) is None or isinstance(error, DeadlineExceeded):
@@ -176,19 +176,13 @@ class Visit:
             words = f"{failed.message}; the next engine was not tried: {error.message}"
             raise type(failed)(words, retry_after_s=failed.retry_after_s) from error
         self._attempts += 1
-        return Meter(leg.candidate, self._attempts, last=False, price=price)
-
-    async def _pause(self) -> None:
-        try:
-            await asyncio.sleep(self._pause_s)
-        except asyncio.CancelledError:
-            self.refuse(Cancelled("the caller left while an engine was given a rest"), "cancelled")
-            raise
+        meter = Meter(leg.candidate, self._attempts, price=price)
+        meter.overhead_s = max(0.0, meter.started_s - self.call.received_s - self._elsewhere_s)
+        return meter
 
     def go_on(self, error: EngineError, meter: Meter) -> None:
-        """After this failure another engine is to be reached, or this one once more. Raises what the caller is told if
-        it is the end."""
-        self.weigh(error, meter)
+        """After this failure, which was weighed, another engine is to be reached, or this one once more. Raises what
+        the caller is told if it is the end."""
         self.failed = error
         if meter.last:
             raise self._told(error)
@@ -204,18 +198,16 @@ class Visit:
     def weigh(self, error: EngineError, meter: Meter) -> None:
         """An attempt has failed: decide whether another follows, which `meter.last` tells from now on. An engine that
         said when to come back is left alone until then."""
-        if self._weighed is meter:
-            return
-        self._weighed = meter
         self._heed(error)
-        meter.last = meter.first_token_s is not None or not self._again(error)
+        over = meter.first_token_s is not None or self.receipt.left  # nobody waits for another answer
+        meter.last = over or not self._again(error)
 
     def _heed(self, error: EngineError) -> None:
         """An engine of our own starts again by itself, and what one of its models asks is not for the others."""
         member = self._house.member(self.leg.candidate.engine)
         busy = isinstance(error, EngineOverloaded | EngineUnavailable)
         if busy and error.retry_after_s and member is not None and not member.embedded:
-            member.not_before_s = time.monotonic() + min(error.retry_after_s, MOST_HELD_S)
+            member.rest(error.retry_after_s)
 
     def _again(self, error: EngineError) -> bool:
         policy = self.leg.entry.policy
@@ -238,11 +230,22 @@ class Visit:
         self.leg, self._pause_s = leg, wait_s
         return True
 
-    def book(self, meter: Meter, *, outcome: Outcome, status: int, why: str, region: str) -> None:
+    def book(self, leg: Leg, meter: Meter, *, outcome: Outcome, status: int, why: str, region: str) -> None:
         """An attempt is over: its row, and what it took of what was set aside."""
-        ticket = self.inside
-        row = meter.row(self._request, self.call, outcome=outcome, status=status, why=why, region=region, ticket=ticket)
-        self._admission.paced(row.engine, row.total_s)
+        ticket, model = self.inside, leg.entry.name
+        row = meter.row(
+            self._request,
+            self.call,
+            model=model,
+            outcome=outcome,
+            status=status,
+            why=why,
+            region=region,
+            ticket=ticket,
+        )
+        self._elsewhere_s += row.total_s
+        if outcome == "ok":
+            self._admission.paced(row.engine, row.total_s)
         ticket.spend(row.prompt_tokens + row.completion_tokens, row.cost_micro_usd)
         if meter.price is not None:
             self.receipt.cost_micro_usd = self.spent_micro_usd
@@ -250,23 +253,24 @@ class Visit:
 
     def refuse(self, error: DrivetrainError, outcome: Outcome = "rejected") -> None:
         """A request that went no further is on record too."""
-        meter = Meter(NOBODY, self._attempts + 1, last=True)
+        meter, model = Meter(NOBODY, self._attempts + 1), self._request.model
         meter.reported = Usage()
-        self._record.attempt(meter.row(self._request, self.call, outcome=outcome, status=error.status, why=error.code))
+        row = meter.row(self._request, self.call, model=model, outcome=outcome, status=error.status, why=error.code)
+        self._record.attempt(row)
 
     async def _admit(self, leg: Leg, price: Price | None) -> None:
         bound = self._admission.rules(self.call.who, leg.entry, self.call.priority)
-        wanted = self._demand(leg, price, bound)
-        if self._entry is not None:
+        if (before := self._ticket) is not None:
             self.deadlines = self.deadlines.within(time.monotonic(), leg.entry.policy.timeouts.total_s)
-        ticket = await self._enter(leg, bound, wanted)
-        if self._ticket is not None:
-            self._before += self._ticket.micro_usd
-            self._ticket.close()
-        self._entry, self._ticket = leg.entry, ticket
-        if not self._entered:
+            bound = before.uncounted(bound)
+            before.close()  # first: it must not wait for a slot that it has itself
+        ticket = await self._enter(leg, bound, self._demand(leg, price, bound))
+        if before is None:
             self._record.enter()
-            self._entered = True
+        else:
+            self._before += before.micro_usd
+        self._elsewhere_s += ticket.queued_s
+        self._entry, self._ticket = leg.entry, ticket
 
     async def _enter(self, leg: Leg, bound: Sequence[Rule], wanted: Demand) -> Ticket:
         """Wait in line for no longer than there is time."""

@@ -1,4 +1,4 @@
-"""The engines that are left to a request: which one is asked next, and which have to be left alone for now."""
+"""The engines that are left to a request: which one is asked next, and which are left alone until they said."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -80,10 +80,6 @@ class RedisQuota:
         self._heal_in: list[float] = []  # seconds after that
 
     @property
-    def degraded(self) -> bool:
-        return self._fallback is not None
-
-    @property
     def away(self) -> bool:
         """Whether each process counts its own share now."""
         return self._fallback is not None

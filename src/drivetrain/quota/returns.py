@@ -82,9 +82,6 @@ class Returns:
         self._lost = lost
         self._kept: deque[Return] = deque(maxlen=KEPT)
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def add(self, back: Return) -> None:
         if back.lines:
             self._kept.append(back)

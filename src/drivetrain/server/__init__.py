@@ -112,10 +112,8 @@ class App:
         raise NotFound(f"no such path: {exchange.path}{hint(exchange.path)}")
 
     async def _fail(self, exchange: Exchange, error: DrivetrainError) -> None:
-        if exchange.gone or exchange.done:
-            return
-        if exchange.started:
-            await exchange.send_body(b"", more=False)
+        """An answer that has begun gets no proper end: the connection breaks off, so that nobody takes it for whole."""
+        if exchange.gone or exchange.started:
             return
         body = self.routes.render(exchange.path, error)
         await exchange.respond(error.status, body, headers=error_headers(error))

@@ -11,6 +11,7 @@ from drivetrain.store import Body
 from drivetrain.types import Event, ReasoningDelta, TextDelta, ToolCallDelta, ToolCallStart
 
 BLACKENED = "***"
+MARGIN = 4096  # characters behind what is kept that are looked at too: a secret may begin before the cut and end there
 Batches = AsyncGenerator[Sequence[Event], None]
 
 
@@ -28,7 +29,7 @@ class Bodies:
         try:
             async with aclosing(batches):
                 async for events in batches:
-                    if size < wanted.max_bytes:
+                    if size <= wanted.max_bytes + MARGIN:
                         words += (heard := said_in(events))
                         size += sum(map(len, heard))
                     yield events
@@ -44,11 +45,15 @@ class Bodies:
             )
 
     def _kept(self, text: str, wanted: Wanted) -> str:
-        """Redacted first: a cut in a secret would hide it from the redaction."""
-        text = self._redact(text)
+        """Redacted first: a cut in a secret would hide it from the redaction. So what is too long to be looked at whole
+        loses its end, where that may have happened."""
+        looked_at = wanted.max_bytes + MARGIN
+        kept = self._redact(text[:looked_at])
         for pattern in wanted.redact:
-            text = compiled(pattern).sub(BLACKENED, text)
-        return text.encode()[: wanted.max_bytes].decode(errors="ignore")
+            kept = compiled(pattern).sub(BLACKENED, kept)
+        if len(text) > looked_at:
+            kept = kept[:-MARGIN]
+        return kept.encode()[: wanted.max_bytes].decode(errors="ignore")
 
 
 @lru_cache(maxsize=256)

@@ -202,11 +202,12 @@ class Exchange:
         self._head = self._head_of(status, media_type, headers) + b"transfer-encoding: chunked\r\n\r\n"
 
     async def relay(self, status: int, headers: Sequence[Header]) -> None:
-        """Start an answer with another server's headers, its request id among them."""
+        """Start an answer with another server's headers, its request id and what browsers want among them."""
         self.started = True
         self._chunked = not any(name.lower() == b"content-length" for name, _ in headers) and status not in BODILESS
         framing = ((b"transfer-encoding", b"chunked"),) if self._chunked else ()
-        self._head = STATUS_LINES[status] + _lines((*self.extra, *headers, *framing)) + self._closing() + b"\r\n"
+        lines = self._wire.default_head + _lines((*headers, *framing)) + self._closing()
+        self._head = STATUS_LINES[status] + lines + b"\r\n"
 
     async def send_body(self, data: bytes, *, more: bool) -> None:
         head, self._head = self._head, b""

@@ -1,5 +1,6 @@
 """The HTTP server process: sockets, uvicorn, and a shutdown that lets running requests finish."""
 
+import math
 import socket
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -35,7 +36,7 @@ class Listener(uvicorn.Server):
                 server_header=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=int(config.drain_s),
+                timeout_graceful_shutdown=math.ceil(config.drain_s),
             )
         )
         self._tell_started = started

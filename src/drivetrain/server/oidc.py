@@ -5,6 +5,7 @@ among them or they are old. A provider that is away does not lock out those whos
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -27,6 +28,7 @@ PAUSE_S = 10.0  # between two fetches that a token made up could cause
 MOST_BYTES = 2**20
 Fetch = Callable[[str], Awaitable[bytes]]
 Find = Callable[[str], Awaitable[User | None]]  # "issuer|sub" → that user
+log = logging.getLogger("drivetrain.oidc")
 
 
 class ProviderAway(ServerError):
@@ -118,7 +120,9 @@ class Oidc:
             url = self._config.jwks_url or await self._discovered()
             self._keys = KeySet.import_key_set(msgspec.json.decode(await self._fetch(url)))
         except (web.Unreachable, BadRequest, msgspec.DecodeError, JoseError, KeyError, ValueError, TypeError) as error:
-            if self._keys is None:
+            if self._keys is not None:
+                log.warning("%s cannot be asked for its keys, those that are known go on: %s", self._issuer, error)
+            else:
                 message = f"{self._issuer} cannot be asked for its keys: {error}"
                 raise ProviderAway(message, retry_after_s=PAUSE_S) from error
 

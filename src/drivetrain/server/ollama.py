@@ -42,7 +42,7 @@ class Ollama:
 
     async def _answer(self, exchange: Exchange, surface: Surface, request: Request) -> None:
         """A conversation too long for the model is asked again with its oldest turns left out."""
-        shorter = ollama.shortened(request)
+        shorter, headers = ollama.shortened(request), tuple(exchange.extra)
         while True:
             try:
                 return await self._inference.answer(exchange, surface, request)
@@ -50,7 +50,7 @@ class Ollama:
                 following = next(shorter, None)
                 if exchange.started or following is None:
                     raise
-                request = following
+                request, exchange.extra[:] = following, headers  # without what was told of this try
 
     async def _check_thinking(self, request: Request) -> None:
         """Ollama refuses to have a model think that cannot, where OpenAI's callers find their wish ignored."""

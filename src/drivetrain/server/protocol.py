@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
         self.quiet_since = time.monotonic()
         self._swept_s = self.quiet_since
         self._body_bytes = 0  # that came since then
-        self._held = False  # we take no more of the body for now
+        self._held = False  # the transport is paused: that no body comes is our doing
         self._patience_s = BODY_S
 
     # --- called by the event loop -------------------------------------------------------------------------------------

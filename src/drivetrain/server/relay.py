@@ -6,6 +6,7 @@ each. A worker answers by itself what goes to other engines and is under no limi
 
 from collections.abc import AsyncIterable
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -62,20 +63,24 @@ class Relay:
         """Whether this process may answer. What cannot even be read is refused right here, by the handler."""
         try:
             entry = await self._gateway.resolve(_named(body).model)
+            entries = (entry, *map(self._gateway.catalog.resolve, entry.fallbacks))
+            counted = not self._counts and self._gateway.limited(entry, exchange.who)
         except msgspec.DecodeError:
             return True
         except DrivetrainError:
             return False  # a model that came since we looked is known to the owner
-        members = self._gateway.pool.members
-        embedded = any(members[target.engine].embedded for target in entry.targets if target.engine in members)
-        return not embedded and (self._counts or not self._gateway.limited(entry, exchange.who))
+        return not counted and not any(self._is_embedded(target.engine) for one in entries for target in one.targets)
+
+    def _is_embedded(self, engine: str) -> bool:
+        member = self._gateway.pool.members.get(engine)
+        return member is not None and member.embedded
 
     async def _forward_tail(self, exchange: Exchange, _: str) -> None:
         await self.forward(exchange)
 
     async def forward(self, exchange: Exchange) -> None:
         """Have the owner answer, and pass its answer on as it comes."""
-        path = exchange.path + (f"?{exchange.query_string.decode('latin-1')}" if exchange.query_string else "")
+        path = quote(exchange.path) + (f"?{exchange.query_string.decode('latin-1')}" if exchange.query_string else "")
         headers = [(name, value) for name, value in exchange.headers.items() if name not in HOP]
         headers.append((b"x-request-id", exchange.id.encode()))
         content: AsyncIterable[bytes] | None = exchange.pieces() if exchange.has_body else None

@@ -5,8 +5,6 @@ Spelled out here: the package with the names drops those of generative AI, and r
 
 from typing import Final
 
-SCHEMA_TAG: Final = "semantic-conventions-genai v0.1.0"
-
 OPERATION_NAME: Final = "gen_ai.operation.name"
 PROVIDER_NAME: Final = "gen_ai.provider.name"
 REQUEST_MODEL: Final = "gen_ai.request.model"

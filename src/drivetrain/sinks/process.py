@@ -112,6 +112,7 @@ class Exports:
                 await asyncio.wait([running])
             finally:
                 running.cancel()
+                await asyncio.wait([running])  # what it uses is closed after this
             error = running.exception()
             if error is not None:
                 log.error("sink %s broke, and is started again", export.name, exc_info=error)

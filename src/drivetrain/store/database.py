@@ -68,14 +68,14 @@ class Store:
     @contextmanager
     def reading(self) -> "Iterator[Connection]":
         """A transaction that writes nothing."""
-        with _asking(self), self.engine().execution_options(reads=True).begin() as connection:
+        with asking(self), self.engine().execution_options(reads=True).begin() as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> "Iterator[Connection]":
         """A transaction, committed at the end. In SQLite nobody else writes meanwhile; in PostgreSQL lock what you
         read before you write."""
-        with _asking(self), self.engine().begin() as connection:
+        with asking(self), self.engine().begin() as connection:
             yield connection
 
     def revision(self) -> int:
@@ -176,7 +176,8 @@ def _database(url: str, home: Path) -> "Sqlite | Postgres":
 
 
 @contextmanager
-def _asking(store: Store) -> Iterator[None]:
+def asking(store: Store) -> Iterator[None]:
+    """Raises `StoreAway` for what SQLAlchemy raises inside because the database cannot be asked."""
     from sqlalchemy import exc
 
     reason: object

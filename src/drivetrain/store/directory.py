@@ -100,6 +100,7 @@ class Directory:
         self._askers = anyio.CapacityLimiter(LOOK_UPS)  # of their own: nobody else's threads hold them up
         self._lookers = anyio.CapacityLimiter(1)
         self._warned: set[str] = set()
+        self._ready = False  # for questions, but the one for the newest line, which needs nothing
 
     @property
     def revision(self) -> int:
@@ -134,7 +135,7 @@ class Directory:
     async def user_of(self, subject: str) -> User | None:
         """Whom an identity provider calls `subject`; disabled also where the organisation is. Asked for each time.
         Raises `StoreAway`."""
-        return await self._ask(partial(self._read_user, subject), self._askers)
+        return await self._query(partial(self._read_user, subject), self._askers)
 
     async def refresh(self) -> bool:
         """Look at the audit now, and read again what has changed. Whether the database could be asked."""
@@ -162,7 +163,7 @@ class Directory:
         if newest == 0:
             self._head = (0, "")  # nothing was ever written: neither keys nor prices
         elif newest != self.revision:
-            await self._catch_up(await self._ask(partial(self._read_news, self._head), self._lookers))
+            await self._catch_up(await self._query(partial(self._read_news, self._head), self._lookers))
 
     async def _catch_up(self, news: News) -> None:
         """Whom the news bars is out at once; then all that they concern is read again, and there may be much of it."""
@@ -192,15 +193,15 @@ class Directory:
 
     async def _look_up(self, public_id: str) -> None:
         """Never what is older than what is known here: it might be a key that has been revoked since."""
-        if self.away:
-            raise StoreAway(_CANNOT_TELL, retry_after_s=1.0)
-        try:
-            revision, record = await self._ask(partial(self._read_key, public_id), self._askers)
-            while revision < self._floor:
-                revision, record = await self._ask(partial(self._read_key, public_id), self._askers)
-        except StoreAway as error:  # whose message is not for somebody who has shown no key
-            log.warning("a key could not be looked up: %s", error.message)
-            raise StoreAway(_CANNOT_TELL, retry_after_s=1.0) from error
+        revision, record = -1, None
+        while revision < self._floor:
+            if self.away:
+                raise StoreAway(_CANNOT_TELL, retry_after_s=1.0)
+            try:
+                revision, record = await self._query(partial(self._read_key, public_id), self._askers)
+            except StoreAway as error:  # whose message is not for somebody who has shown no key
+                log.warning("a key could not be looked up: %s", error.message)
+                raise StoreAway(_CANNOT_TELL, retry_after_s=1.0) from error
         self._keep(public_id, record, revision)
 
     def _keep(self, public_id: str, record: KeyRecord | None, revision: int) -> None:
@@ -242,6 +243,18 @@ class Directory:
         self.away = False
 
     # --- reading, on a thread -----------------------------------------------------------------------------------------
+
+    async def _query(self, question: Callable[[], T], askers: anyio.CapacityLimiter) -> T:
+        """As `_ask`, with what the first question has to import, which is not the database's delay."""
+        if not self._ready:
+            await anyio.to_thread.run_sync(self._prepare, abandon_on_cancel=True, limiter=askers)
+            self._ready = True
+        return await self._ask(question, askers)
+
+    def _prepare(self) -> None:
+        from drivetrain.store import records  # noqa: F401 - the import is what takes long
+
+        self._store.engine()
 
     async def _ask(self, question: Callable[[], T], askers: anyio.CapacityLimiter) -> T:
         with anyio.move_on_after(self._deadline_s):

@@ -6,12 +6,12 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drivetrain.errors import StoreAway
 from drivetrain.governance import Attempt
-from drivetrain.store.database import Store
+from drivetrain.store.database import Store, asking
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -85,17 +85,13 @@ class Lead:
         engine = self._store.engine()
         if engine.dialect.name == "sqlite":
             return self._take_file(Path(f"{engine.url.database}.sinks.lock"))
-        from sqlalchemy.exc import DBAPIError
-
-        try:
-            connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        with asking(self._store), ExitStack() as unless_taken:
+            connection = unless_taken.enter_context(engine.connect())
+            connection.execution_options(isolation_level="AUTOCOMMIT")
             taken = connection.exec_driver_sql("SELECT pg_try_advisory_lock(%s)", (LOCK,)).scalar_one()
-        except DBAPIError as error:
-            raise StoreAway(f"the store {self._store} cannot be asked: {error.orig}") from error
-        if taken:
-            self._connection = connection
-        else:
-            connection.close()
+            if taken:
+                unless_taken.pop_all()
+                self._connection = connection
         return bool(taken)
 
     def held(self) -> bool:

@@ -30,21 +30,25 @@ class Segment:
     @classmethod
     def create(cls, path: Path) -> "Segment":
         """A new segment. Raises `OSError` if the disk has no room: a block missing from a mapping kills."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            zeros = bytes(SEGMENT_BYTES)
-            if os.write(descriptor, zeros) != SEGMENT_BYTES:
-                raise OSError(f"no room for {path}")
-            return cls(path, descriptor)
-        except OSError:
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                # Without its name it was taken for a dead process's, and deleted, between our two calls.
+                if os.fstat(descriptor).st_nlink:
+                    if os.write(descriptor, bytes(SEGMENT_BYTES)) != SEGMENT_BYTES:
+                        raise OSError(f"no room for {path}")
+                    return cls(path, descriptor)
+            except OSError:
+                os.close(descriptor)
+                path.unlink(missing_ok=True)
+                raise
             os.close(descriptor)
-            path.unlink(missing_ok=True)
-            raise
 
     @classmethod
     def adopt(cls, path: Path) -> "Segment | None":
-        """The segment of a dead process; `None` if its process lives, or another has taken it."""
+        """The segment of a dead process; `None` if its process lives, or another has taken it. Deletes one that its
+        process did not live to make."""
         try:
             descriptor = os.open(path, os.O_RDWR)
         except FileNotFoundError:
@@ -52,8 +56,11 @@ class Segment:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Without its name it was replayed and deleted between our two calls.
-            if os.fstat(descriptor).st_size == SEGMENT_BYTES and path.exists():
+            found = os.fstat(descriptor)
+            if found.st_nlink and found.st_size == SEGMENT_BYTES:
                 return cls(path, descriptor)
+            if found.st_nlink and found.st_size < SEGMENT_BYTES and not os.read(descriptor, SEGMENT_BYTES).strip(b"\0"):
+                path.unlink()
         except BlockingIOError:
             pass
         os.close(descriptor)

@@ -54,10 +54,13 @@ class Cells:
     def open(cls, directory: Path) -> "Cells":
         """A file left by a process that died, else a new one. Raises `OSError` if the disk has no room."""
         directory.mkdir(parents=True, exist_ok=True)
-        for path in sorted(directory.glob(f"*{SUFFIX}")):
-            with contextlib.suppress(OSError):
-                return cls._take(path, os.O_RDWR)
-        return cls._take(directory / f"{os.getpid()}-{os.urandom(4).hex()}{SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        while True:
+            for path in sorted(directory.glob(f"*{SUFFIX}")):
+                with contextlib.suppress(OSError):
+                    return cls._take(path, os.O_RDWR)
+            with contextlib.suppress(BlockingIOError):  # another process took it between its making and our lock
+                path = directory / f"{os.getpid()}-{os.urandom(4).hex()}{SUFFIX}"
+                return cls._take(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     @classmethod
     def _take(cls, path: Path, flags: int) -> "Cells":

@@ -47,6 +47,5 @@ SUNK = {
     "sink_dead_letters": "Rows that a sink refused for good, and that lie in its file of dead letters.",
 }
 
-LIVE = frozenset(
-    {"gauges", "loaded", "engine_up", "sink_state"}
-)  # rows that say what is now: a dead process has nothing to say
+# Rows that say what is now: a dead process has nothing to say.
+LIVE = frozenset({"gauges", "loaded", "engine_up", "sink_state"})

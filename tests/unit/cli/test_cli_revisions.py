@@ -1,7 +1,5 @@
 """`drivetrain config revisions` and `rollback`: an earlier configuration comes back as it was written."""
 
-import json
-import os
 import signal
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import pytest
 
 from drivetrain.store import Store
 from tests.unit.cli.kit import Terminal
+from tests.unit.cli.standin import StandIn
 
 FIRST, SECOND = "server: {port: 8080}\n", "server: {port: 9090}\nengines: {e: {kind: openai, url: 'http://e'}}\n"
 
@@ -73,11 +72,14 @@ def test_a_server_that_runs_is_told(drivetrain: Terminal, file: Path) -> None:
     told: list[int] = []
     before = signal.signal(signal.SIGHUP, lambda number, frame: told.append(number))
     try:
-        (drivetrain.home / "state" / "server.json").write_text(json.dumps({"pid": os.getpid(), "url": "http://x"}))
-        assert drivetrain("config", "rollback", "1", "--json").json == {"revision": 3, "like": 1, "server_told": True}
+        with StandIn(drivetrain.home, {}):
+            rolled = drivetrain("config", "rollback", "1", "--json").json
+        assert rolled == {"revision": 3, "like": 1, "server_told": True}
+        assert told == [signal.SIGHUP]
+        drivetrain("config", "rollback", "2")  # the server has gone, and its number is another process's by now
+        assert told == [signal.SIGHUP]
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert told == [signal.SIGHUP]
 
 
 def test_a_revision_that_is_not_there_is_not_found(drivetrain: Terminal, file: Path) -> None:

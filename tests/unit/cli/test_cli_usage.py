@@ -107,6 +107,12 @@ def test_csv_is_exact(used: Terminal) -> None:
     ]
 
 
+def test_csv_holds_no_formula(used: Terminal) -> None:
+    fill(used.home, [attempt(request_id="e", model="=cmd()")])
+    rows = csv.DictReader(io.StringIO(used("usage", "--csv").out))
+    assert [row["model"] for row in rows] == ["'=cmd()", "chat", "other"]
+
+
 def test_parquet_holds_the_same(used: Terminal, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     file = tmp_path / "usage.parquet"

@@ -6,10 +6,10 @@ from contextlib import aclosing
 import pytest
 
 from drivetrain.config.schema import Budget, Limits, Policy, Timeouts
-from drivetrain.errors import BudgetExceeded, EngineFailed, EngineUnavailable, Forbidden, RateLimited
+from drivetrain.errors import BadRequest, BudgetExceeded, EngineFailed, EngineUnavailable, Forbidden, RateLimited
 from drivetrain.gateway import Call, Gateway, Receipt
 from drivetrain.governance import Price, Principal, Rule
-from drivetrain.types import Event, Finished, Request, Usage
+from drivetrain.types import Embeddings, EmbedRequest, Event, Finished, Model, Opaque, Request, Usage
 from tests.fakes.engine import END, HELLO, WORLD, ScriptedEngine, ask, gateway_over, route_to
 
 pytestmark = pytest.mark.anyio
@@ -112,6 +112,51 @@ async def test_a_drained_answer_is_read_to_its_end_for_the_true_usage() -> None:
     assert notebook.answering == 0
 
 
+async def test_a_request_whose_caller_leaves_before_an_engine_was_asked_is_not_drained() -> None:
+    engine = ScriptedEngine("a", ([HELLO], 0.05, END))
+    gateway, notebook = gateway_over(engine, policy=Policy(on_disconnect="drain", limits=Limits(concurrency=1)))
+    first = asyncio.create_task(collect(gateway))
+    while not engine.asked:
+        await asyncio.sleep(0)
+    waiting = asyncio.create_task(collect(gateway))
+    while not notebook.queued:
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await first
+    await gateway.cut()
+    assert len(engine.asked) == 1
+    assert [row.outcome for row in notebook.attempts] == ["cancelled", "ok"]
+    assert (notebook.queued, notebook.answering) == (0, 0)
+
+
+async def test_for_a_caller_who_has_left_nothing_is_tried_again() -> None:
+    broken, spare = ScriptedEngine("a", ([Opaque(raw=b"role")], 0.05, EngineFailed("a broke"))), ScriptedEngine("b")
+    gateway, notebook = gateway_over(broken, spare, policy=Policy(on_disconnect="drain"))
+    asking = asyncio.create_task(collect(gateway))
+    while not broken.asked:
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    while not notebook.attempts:
+        await asyncio.sleep(0.001)
+    assert [(row.engine, row.outcome, row.final) for row in notebook.attempts] == [("a", "error", True)]
+    assert spare.asked == []
+
+
+async def test_what_is_drained_is_cut_at_the_end_though_its_reader_takes_nothing() -> None:
+    engine = ScriptedEngine("a", [[HELLO]] * 100)
+    gateway, notebook = gateway_over(engine, policy=Policy(on_disconnect="drain"))
+    batches = gateway.generate(ask(), call())
+    await anext(batches)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    await asyncio.wait_for(gateway.cut(), 5)
+    assert [row.outcome for row in notebook.attempts] == ["cancelled"]
+    assert notebook.answering == 0
+    await batches.aclose()
+
+
 # --- budgets and limits -----------------------------------------------------------------------------------------------
 
 
@@ -157,6 +202,16 @@ async def test_tokens_are_counted_by_what_an_answer_took() -> None:
     await collect(gateway)
     with pytest.raises(RateLimited, match="1000 tokens per minute"):
         await collect(gateway)
+
+
+async def test_answers_that_never_came_do_not_shorten_the_time_that_is_set_aside() -> None:
+    price = Price(id="p", second=CENT)
+    gateway, notebook = gateway_over(ScriptedEngine("a", (BadRequest("no such parameter"),)), prices=[price])
+    who = Principal(key_id="K1", rules=(budget(1000 * CENT),))
+    for _ in range(2):
+        with pytest.raises(BadRequest):
+            await collect(gateway, call(who))
+    assert [row.reserved_micro_usd for row in notebook.attempts] == [60 * CENT] * 2
 
 
 async def test_a_soft_budget_lets_everybody_in() -> None:
@@ -224,6 +279,49 @@ async def test_a_fallback_that_the_budget_does_not_cover_is_not_tried() -> None:
         await collect(gateway, call(Principal(key_id="K1", rules=(budget(100),))))
     assert spare.asked == []
     assert [(row.outcome, row.status) for row in notebook.attempts] == [("absorbed", 502), ("rejected", 402)]
+    assert notebook.refusals == ["money"]
+
+
+async def test_a_request_stays_one_when_a_fallback_answers_it() -> None:
+    receipt = Receipt()
+    broken, spare = ScriptedEngine("a", (EngineFailed("a broke"),)), ScriptedEngine("b")
+    gateway, notebook = gateway_over(
+        broken, spare, routes={"chat": route_to(broken, fallbacks=["spare"]), "spare": route_to(spare)}
+    )
+    once = Rule(id="key:K1:L1", owner="key 'ci'", resource="requests", amount=1, per="minute")
+    alone = Rule(id="key:K1:L2", owner="key 'ci'", resource="concurrency", amount=1)
+    asked = call(Principal(key_id="K1", rules=(once, alone)), receipt)
+    assert HELLO in await asyncio.wait_for(collect(gateway, asked), 5)
+    assert [(row.engine, row.model, row.outcome) for row in notebook.attempts] == [
+        ("a", "chat", "absorbed"),
+        ("b", "spare", "ok"),
+    ]
+    assert [(standing.rule.id, standing.remaining) for standing in receipt.standings] == [("key:K1:L1", 0)]
+    with pytest.raises(RateLimited):
+        await collect(gateway, asked)
+
+
+async def test_what_fallbacks_count_is_found_though_one_of_them_has_gone() -> None:
+    a, b = ScriptedEngine("a"), ScriptedEngine("b")
+    routes = {"chat": route_to(a, fallbacks=["gone", "spare"]), "spare": route_to(b)}
+    gateway, _ = gateway_over(a, b, routes=routes)
+    entry = gateway.catalog.resolve("chat")
+    assert not gateway.limited(entry, Principal(key_id="K1"))
+    assert gateway.limited(entry, Principal(key_id="K1", rules=(budget(CENT, model="spare"),)))
+
+
+@pytest.mark.parametrize("limit", [None, "Phi"])
+async def test_nobody_gets_a_limit_of_his_own_by_another_spelling(limit: str | None) -> None:
+    engine = ScriptedEngine("a")
+    policy = Policy() if limit else Policy(limits=Limits(requests_per_minute=1))
+    gateway, notebook = gateway_over(engine, policy=policy)
+    gateway.pool.members["a"].models = (Model(id="phi:latest"),)
+    own = Rule(id="key:K1:L1", owner="key 'ci'", resource="requests", amount=1, per="minute", model=limit)
+    who = Principal(key_id="K1", rules=(own,) if limit else ())
+    await collect(gateway, call(who), ask(model="phi"))
+    with pytest.raises(RateLimited):
+        await collect(gateway, call(who), ask(model="PHI:latest"))
+    assert notebook.attempts[0].model == "phi:latest"
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -289,3 +387,17 @@ async def test_an_engine_is_connected_to_within_the_policys_time() -> None:
     gateway, _ = gateway_over(engine, policy=Policy(timeouts=Timeouts(connect_s=0.5)))
     await collect(gateway)
     assert engine.asked[0].connect_s == 0.5
+
+
+async def test_so_it_is_for_embeddings() -> None:
+    class Embedder(ScriptedEngine):
+        wanted: EmbedRequest
+
+        async def embed(self, request: EmbedRequest) -> Embeddings:
+            self.wanted = request
+            return Embeddings(vectors=((1.0,),), usage=Usage(prompt=1))
+
+    engine = Embedder("a")
+    gateway, _ = gateway_over(engine, policy=Policy(timeouts=Timeouts(connect_s=0.5)))
+    await gateway.embed(EmbedRequest(model="chat", inputs=("Hi",)), call())
+    assert engine.wanted.connect_s == 0.5

@@ -92,7 +92,7 @@ def member(clock: Clock, rules: Rules = USUAL) -> Member:
 
 
 def begun(box: Member, model: str = "m") -> Meter:
-    meter = Meter(Candidate(engine="box", model=model, why=""), 1, last=False)
+    meter = Meter(Candidate(engine="box", model=model, why=""), 1)
     box.begins(meter)
     return meter
 
@@ -187,6 +187,18 @@ async def test_an_engine_that_a_probe_finds_again_takes_up_work_slowly() -> None
     box.found(UP)
     clock.now_s += 15.1
     assert box.standing().share == 1.0
+
+
+async def test_an_engine_that_only_requests_find_away_waits_out_its_pause() -> None:
+    clock = Clock()
+    box = member(clock, Rules(failures=1, open_s=10.0))
+    attempt(box, worked=False)
+    box.lost("it answered 503")
+    box.found(UP)
+    assert (box.standing().ready, box.standing().state) == (True, "open")
+    box.found(DOWN)
+    box.found(UP)
+    assert box.standing().state == "trial"
 
 
 async def test_each_model_of_an_engine_has_its_own_speed() -> None:

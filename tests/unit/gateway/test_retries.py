@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from drivetrain.config.schema import Policy
+from drivetrain.config.schema import Limits, Policy
 from drivetrain.config.schema import Retries as Rule
 from drivetrain.errors import (
     DeadlineExceeded,
@@ -31,8 +31,8 @@ CALL = Call(id="req_1", dialect="openai.chat", received_s=0.0)
 RULE = Rule()
 
 
-async def collect(gateway: Gateway, call: Call = CALL) -> list[Event]:
-    async with aclosing(gateway.generate(ask(), call)) as batches:
+async def collect(gateway: Gateway, call: Call = CALL, *, model: str = "chat") -> list[Event]:
+    async with aclosing(gateway.generate(ask(model=model), call)) as batches:
         return [event async for events in batches for event in events]
 
 
@@ -344,6 +344,56 @@ async def test_a_caller_who_leaves_during_a_pause_is_on_record() -> None:
         ("cancelled", 2, True),
     ]
     assert notebook.answering == 0
+
+
+@pytest.mark.anyio
+async def test_a_caller_who_leaves_the_line_of_a_fallback_is_on_record() -> None:
+    broken, spare = ScriptedEngine("a", (EngineTimeout("a is slow"),)), ScriptedEngine("b", ([HELLO], 60.0))
+    routes = {"chat": route_to(broken, fallbacks=["spare"]), "spare": route_to(spare)}
+    gateway, notebook = gateway_over(broken, spare, routes=routes, policy=Policy(limits=Limits(concurrency=1)))
+    holding = asyncio.create_task(collect(gateway, model="spare"))
+    while not spare.asked:
+        await asyncio.sleep(0)
+    asking = asyncio.create_task(collect(gateway))
+    while not notebook.queued:
+        await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert [(row.outcome, row.final) for row in notebook.attempts] == [("absorbed", False), ("cancelled", True)]
+    holding.cancel()
+    await asyncio.gather(holding, return_exceptions=True)
+    assert (notebook.answering, notebook.queued) == (0, 0)
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_goes_while_a_request_waits_for_its_turn_is_on_record() -> None:
+    engine = ScriptedEngine("a", ([HELLO], 60.0))
+    gateway, notebook = gateway_over(engine, policy=Policy(limits=Limits(concurrency=1)))
+    holding = asyncio.create_task(collect(gateway))
+    while not engine.asked:
+        await asyncio.sleep(0)
+    waiting = asyncio.create_task(collect(gateway))
+    while not notebook.queued:
+        await asyncio.sleep(0)
+    gateway.pool.members.clear()
+    holding.cancel()
+    with pytest.raises(EngineUnavailable, match="'a' is not configured"):
+        await waiting
+    assert notebook.attempts[0].outcome == "cancelled"
+    assert {(row.engine, row.outcome, row.status) for row in notebook.attempts[1:-1]} <= {("a", "absorbed", 503)}
+    last = notebook.attempts[-1]
+    assert (last.engine, last.outcome, last.status, last.prompt_tokens) == ("a", "error", 503, 0)
+
+
+@pytest.mark.anyio
+async def test_what_engines_took_is_no_time_of_ours() -> None:
+    slow, spare = ScriptedEngine("a", (0.2, EngineFailed("a broke"))), ScriptedEngine("b")
+    gateway, notebook = gateway_over(slow, spare)
+    await collect(gateway, replace(CALL, received_s=time.time()))
+    first, second = notebook.attempts
+    assert first.total_s >= 0.2
+    assert second.overhead_s < first.total_s
 
 
 # --- a dry run --------------------------------------------------------------------------------------------------------

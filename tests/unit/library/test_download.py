@@ -3,7 +3,6 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -92,17 +91,13 @@ async def test_a_server_that_cuts_again_and_again_is_survived(tmp_path: Path, cu
     connections=st.integers(1, 4),
     ranges=st.booleans(),
 )
-def test_whatever_the_parts_and_the_cuts_the_file_is_whole(
+async def test_whatever_the_parts_and_the_cuts_the_file_is_whole(
     content: bytes, cut_after: int, part_bytes: int, connections: int, ranges: bool
 ) -> None:
-    async def run(folder: Path) -> Seen:
-        faults = Faults(cut_after=cut_after if ranges else None, ranges=ranges)
-        async with files({"/f": content}, faults) as site:
-            return await fetch(site, folder / "f", connections=connections, part_bytes=part_bytes)
-
+    faults = Faults(cut_after=cut_after if ranges else None, ranges=ranges)
     with TemporaryDirectory() as folder:
-        with ThreadPoolExecutor(1) as own_thread:  # this one may have an event loop of other tests
-            seen = own_thread.submit(anyio.run, run, Path(folder)).result()
+        async with files({"/f": content}, faults) as site:
+            seen = await fetch(site, Path(folder) / "f", connections=connections, part_bytes=part_bytes)
         assert (Path(folder) / "f").read_bytes() == content
     assert seen.never_goes_back
     assert seen.steps[-1] == (len(content), len(content))

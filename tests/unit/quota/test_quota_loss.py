@@ -44,7 +44,7 @@ async def observer(redis_url: str) -> AsyncIterator[RedisQuota]:
 
 async def connected(quota: RedisQuota) -> bool:
     await quota.spent([rule(name="any")])
-    return not quota.degraded
+    return not quota.away
 
 
 def at_once(reservation: Coroutine[Any, Any, Hold | Refusal]) -> Hold | Refusal:
@@ -100,7 +100,7 @@ async def test_it_is_asked_again_when_it_is_quick_again(way: Way, quota: RedisQu
     way.delay_s = DELAY_S
     assert (await held(quota, [rule()])).degraded
     way.delay_s = 0
-    await until(lambda: not quota.degraded)
+    await until(lambda: not quota.away)
     assert not (await held(quota, [rule()])).degraded
 
 
@@ -109,7 +109,7 @@ async def test_it_is_asked_again_when_it_is_quick_again(way: Way, quota: RedisQu
 
 async def test_each_rule_does_as_it_says(way: Way, quota: RedisQuota) -> None:
     await way.cut()
-    await until(lambda: quota.degraded)
+    await until(lambda: quota.away)
     share = [rule(amount=2)]
     assert len(await admitted(quota, share, times=5)) == 2
     assert (await refused(quota, share)).degraded
@@ -125,7 +125,7 @@ async def test_a_share_is_the_part_of_one_of_the_replicas_that_were_alive(redis_
     async with shared(redis_url), shared(redis_url), shared(way.url, lease_s=0.3) as quota:
         await until(lambda: quota.replicas == 3)
         await way.cut()
-        await until(lambda: quota.degraded)
+        await until(lambda: quota.away)
         for amount, share in ((90, 30), (10, 3), (2, 1)):
             limit = rule(amount=amount, name=f"of {amount}")
             assert len(await admitted(quota, [limit], times=100)) == share
@@ -136,7 +136,7 @@ async def test_a_share_begins_with_what_is_known_to_be_used(way: Way, quota: Red
     rules = [rule(amount=10), rule("tokens", 1000), rule("money", DOLLAR, "day"), rule("concurrency", 5)]
     holds = [await held(quota, rules, Demand(tokens=100, micro_usd=20 * CENT)) for _ in range(4)]
     await way.cut()
-    await until(lambda: quota.degraded)
+    await until(lambda: quota.away)
     assert len(await admitted(quota, rules[:1], times=20)) == 6
     assert len(await admitted(quota, rules[1:2], tokens(100), times=20)) == 6
     assert len(await admitted(quota, rules[2:3], money(20 * CENT), times=20)) == 1
@@ -149,7 +149,7 @@ async def test_a_dearer_attempt_is_covered_by_the_share(way: Way, quota: RedisQu
     budget = rule("money", DOLLAR, "day")
     hold = await held(quota, [budget], money(CENT))
     await way.cut()
-    await until(lambda: quota.degraded)
+    await until(lambda: quota.away)
     more = await quota.extend(hold, 50 * CENT)
     assert isinstance(more, Hold)
     assert more.degraded
@@ -171,13 +171,13 @@ async def test_what_was_done_meanwhile_is_counted_when_it_is_back(
     demand = Demand(tokens=100, micro_usd=CENT)
     before = [await held(quota, rules, demand) for _ in range(2)]
     await way.cut()
-    await until(lambda: quota.degraded)
+    await until(lambda: quota.away)
     meanwhile = [await held(quota, rules, demand) for _ in range(3)]
     quota.settle(before[0], Demand(tokens=70, micro_usd=7))
     quota.settle(meanwhile[0], Demand(tokens=70, micro_usd=7))
     quota.settle(meanwhile[0], Demand(tokens=70, micro_usd=7))
     await way.open()
-    await until(lambda: not quota.degraded)
+    await until(lambda: not quota.away)
     assert await observer.spent(rules) == {
         "requests:minute": 3,  # those that still run are counted when they end
         "tokens:minute": 70 + 100 + 70,
@@ -209,13 +209,13 @@ async def test_a_server_that_forgot_everything_learns_it_again(tmp_path: Path) -
             quota.settle(spent, money(30 * CENT))
             ledger.append((spent.at_s, 30 * CENT))
             server.stop()
-            await until(lambda: quota.degraded)
+            await until(lambda: quota.away)
             lonely = await held(quota, [slot, budget], money(10 * CENT))
             quota.settle(lonely, money(10 * CENT))
             ledger.append((lonely.at_s, 10 * CENT))
             server.start()
-            await until(lambda: not quota.degraded)
-            await until(lambda: not other.degraded)
+            await until(lambda: not quota.away)
+            await until(lambda: not other.away)
             assert await quota.spent([slot, budget]) == {slot.id: 1, budget.id: 60 * CENT}
             quota.settle(running, money(15 * CENT))
             ledger.append((running.at_s, 15 * CENT))
@@ -239,10 +239,10 @@ async def test_budgets_are_compared_with_the_ledger_when_it_is_back(way: Way, re
         quota.settle(first, money(CENT))
         ledger.append((first.at_s, CENT))
         await way.cut()
-        await until(lambda: quota.degraded)
+        await until(lambda: quota.away)
         ledger.append((first.at_s, 40 * CENT))
         await way.open()
-        await until(lambda: not quota.degraded)
+        await until(lambda: not quota.away)
         expected = {budget.id: 41 * CENT for budget in budgets}
         await until(lambda: _spent(quota, budgets, expected))
 
@@ -252,5 +252,5 @@ async def test_no_connection_at_the_start_is_a_loss_like_any_other(way: Way) -> 
     async with shared(way.url, deadline_s=DEADLINE_S) as quota:
         assert (await held(quota, [rule()])).degraded
         await way.open()
-        await until(lambda: not quota.degraded)
+        await until(lambda: not quota.away)
         assert await used(quota, rule()) == 0

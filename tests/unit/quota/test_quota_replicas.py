@@ -202,7 +202,7 @@ async def test_a_script_that_the_server_forgot_is_sent_again(redis_server: Redis
         client.script_flush()
     quota.settle(hold, Demand())
     await until(lambda: nothing_is_used(quota, [limit]))
-    assert not quota.degraded
+    assert not quota.away
 
 
 async def test_everything_in_redis_ends_by_itself(redis_server: RedisServer, quota: RedisQuota) -> None:
@@ -266,7 +266,7 @@ async def test_a_cluster_tells_which_of_its_nodes_has_the_keys(tmp_path: Path) -
 
 async def counts_together(quota: RedisQuota, limit: Rule) -> bool:
     await quota.spent([limit])
-    return not quota.degraded
+    return not quota.away
 
 
 @contextmanager

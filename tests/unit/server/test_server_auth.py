@@ -12,6 +12,7 @@ from drivetrain.config.schema import Server
 from drivetrain.errors import (
     Busy,
     Conflict,
+    ContextOverflow,
     DrivetrainError,
     EngineUnavailable,
     Internal,
@@ -35,7 +36,7 @@ from drivetrain.server.operations import Operations
 from drivetrain.server.routes import routes
 from drivetrain.server.routing import PUBLIC, Routes
 from drivetrain.types import Value
-from tests.fakes.engine import ScriptedEngine, gateway_over
+from tests.fakes.engine import ANSWER, ScriptedEngine, gateway_over
 from tests.unit.server.tape import Tape, asking
 
 pytestmark = pytest.mark.anyio
@@ -310,6 +311,40 @@ async def test_no_secret_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 def test_keys_are_asked_for_wherever_others_may_come(server: Server, wanted: bool) -> None:
     assert auth_wanted(server) is wanted
     assert (open_door(server) is None) is wanted
+
+
+# --- an answer that has begun -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [EngineUnavailable("away"), RuntimeError("a defect")])
+async def test_an_answer_that_breaks_off_does_not_look_whole(error: Exception) -> None:
+    async def breaks(exchange: Exchange) -> None:
+        await exchange.start(200, b"text/plain")
+        await exchange.send_body(b"half", more=True)
+        raise error
+
+    table = Routes()
+    table.add("GET", "/v1/echo", breaks, scope="inference")
+    exchange, tape = asking("GET", "/v1/echo")
+    await App(CONFIG, table).handle(exchange)
+    assert tape.body == b"4\r\nhalf\r\n"
+    assert not exchange.done  # so its connection is cut
+
+
+async def test_an_answer_to_a_shortened_conversation_has_each_header_once() -> None:
+    engine = ScriptedEngine("box", [ContextOverflow("too long")], [ContextOverflow("too long")], ANSWER)
+    gateway, _ = gateway_over(engine)
+    native = Ollama(Inference(gateway, Heartbeat(), cast(Any, None)), cast(Any, None))
+    table = Routes()
+    table.add("POST", "/api/chat", native.chat, scope="inference")
+    turns = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "user", "assistant", "user")]
+    body = json.dumps({"model": "chat", "messages": turns, "stream": False}).encode()
+    exchange, tape = asking("POST", "/api/chat", {b"origin": b"http://localhost"}, body=body)
+    await App(CONFIG, table).handle(exchange)
+    names = [line.partition(b":")[0] for line in tape.written.partition(b"\r\n\r\n")[0].split(b"\r\n")]
+    assert (tape.status, len(engine.asked)) == (200, 3)
+    assert {b"x-drivetrain-engine", b"access-control-allow-origin"} < set(names)
+    assert len(names) == len(set(names))
 
 
 # --- whether to come back ---------------------------------------------------------------------------------------------

@@ -2,11 +2,9 @@
 
 import itertools
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,7 +160,7 @@ async def test_what_was_begun_is_sent_with_the_same_rows_and_name(tmp_path: Path
     named=st.booleans(),
     age=st.booleans(),
 )
-def test_every_row_is_there_once_wherever_the_process_dies(
+async def test_every_row_is_there_once_wherever_the_process_dies(
     crashes: list[bool], counts: list[int], poison: set[int], named: bool, age: bool
 ) -> None:
     """Each effect on the world may be the last one of a process, before it happens or just after."""
@@ -181,17 +179,13 @@ def test_every_row_is_there_once_wherever_the_process_dies(
             except Crash:
                 continue
 
-    async def all_of_it() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            for count in counts:
-                newest = source.newest()
-                source.rows += rows(newest + count, first=newest + 1)
-                await until_done(Path(folder))
-            dead = Path(folder, "sinks", "usage.dead.jsonl")
-            letters = [letter.seq for letter in deadletters.read(dead)] if dead.exists() else []
-        there = range(1, sum(counts) + 1)
-        assert seqs(service.table) == [seq for seq in there if seq not in poison]
-        assert letters == sorted(poison & set(there))
-
-    with ThreadPoolExecutor(1) as thread:  # where no event loop of another test runs
-        thread.submit(anyio.run, all_of_it).result()
+    with tempfile.TemporaryDirectory() as folder:
+        for count in counts:
+            newest = source.newest()
+            source.rows += rows(newest + count, first=newest + 1)
+            await until_done(Path(folder))
+        dead = Path(folder, "sinks", "usage.dead.jsonl")
+        letters = [letter.seq for letter in deadletters.read(dead)] if dead.exists() else []
+    there = range(1, sum(counts) + 1)
+    assert seqs(service.table) == [seq for seq in there if seq not in poison]
+    assert letters == sorted(poison & set(there))

@@ -1,9 +1,11 @@
-"""An administration with a clock that is set by hand, for tests of the store."""
+"""An administration with a clock that is set by hand, for tests of the store; its `conftest.py` has the fixtures."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from drivetrain import keys
 from drivetrain.governance import Key
@@ -27,9 +29,20 @@ def administration(store: Store, clock: Clock | None = None) -> Administration:
     return Administration(store, PEPPER, clock or Clock())
 
 
-def embedded(home: Path) -> Iterator[Administration]:
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def admin(store: Store, clock: Clock) -> Administration:
+    return administration(store, clock)
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Administration]:
     """Of SQLite, for rules that no database has a part in."""
-    store = Store.open("sqlite:///state/drivetrain.db", home)
+    store = Store.open("sqlite:///state/drivetrain.db", tmp_path)
     yield administration(store)
     store.close()
 

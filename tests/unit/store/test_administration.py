@@ -1,32 +1,14 @@
 """What administrators may do to organisations, teams, projects, users, limits, budgets and prices, in each store."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from drivetrain.errors import BadRequest, Conflict, NotFound
 from drivetrain.governance import Budget, Limit, Price, Project, Team, User
-from drivetrain.store import Store
 from drivetrain.store.administration import Administration
-from tests.unit.store import administrators
-from tests.unit.store.administrators import BY, Clock, administration, new_key
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def admin(store: Store, clock: Clock) -> Administration:
-    return administration(store, clock)
-
-
-@pytest.fixture
-def embedded(tmp_path: Path) -> Iterator[Administration]:
-    yield from administrators.embedded(tmp_path)
+from tests.unit.store.administrators import BY, Clock, new_key
 
 
 def make(admin: Administration, kind: str, **fields: Any) -> Any:

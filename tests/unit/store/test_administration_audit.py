@@ -16,11 +16,6 @@ from drivetrain.store.tables import audit, head
 from tests.unit.store.administrators import BY, Clock, administration, new_key
 
 
-@pytest.fixture
-def admin(store: Store) -> Administration:
-    return administration(store)
-
-
 def filled(admin: Administration) -> None:
     for number in range(3):
         admin.create("org", {"name": f"org {number}"}, actor=BY, request_id="req_1")

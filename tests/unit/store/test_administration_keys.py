@@ -1,7 +1,6 @@
 """Keys: shown once, rotated with grace, revoked for good, and the first one of an administrator; in each store."""
 
 import multiprocessing
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,10 @@ from drivetrain.store import Store
 from drivetrain.store.administration import Administration
 from drivetrain.store.tables import audit
 from drivetrain.store.tables import keys as keys_table
-from tests.unit.store import administrators
 from tests.unit.store.administrators import BY, PEPPER, Clock, administration, new_key
 from tests.unit.store.attempts import attempt, kept
 
 DAY_S = 86400.0
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def admin(store: Store, clock: Clock) -> Administration:
-    return administration(store, clock)
-
-
-@pytest.fixture
-def embedded(tmp_path: Path) -> Iterator[Administration]:
-    yield from administrators.embedded(tmp_path)
 
 
 def test_a_key_is_kept_without_what_it_takes_to_use_it(admin: Administration, store: Store) -> None:

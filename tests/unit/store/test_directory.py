@@ -13,19 +13,9 @@ from drivetrain.governance import Principal, Rule
 from drivetrain.store import Store, pepper
 from drivetrain.store.administration import Administration
 from drivetrain.store.directory import UNKNOWN_S, Directory
-from tests.unit.store.administrators import BY, PEPPER, Clock, administration, new_key, opens
+from tests.unit.store.administrators import BY, PEPPER, Clock, new_key, opens
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def admin(store: Store, clock: Clock) -> Administration:
-    return administration(store, clock)
 
 
 @pytest.fixture

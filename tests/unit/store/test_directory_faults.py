@@ -243,6 +243,39 @@ async def test_a_database_that_does_not_answer_is_away(store: Store, slow: Slow)
     assert await directory.find(NOBODYS) is None
 
 
+async def test_who_is_looked_up_while_an_empty_database_takes_its_place_is_not_looked_up_for_ever(
+    tmp_path: Path,
+) -> None:
+    store = Store.open("sqlite:///state/drivetrain.db", tmp_path)
+    directory = Directory(store, PEPPER, Clock())
+    new_key(administration(store))
+    await directory.refresh()
+    shutil.rmtree(tmp_path / "state")  # before anybody has looked: what is read there is older than what is known
+    async with anyio.create_task_group() as group:
+        group.start_soon(directory.refresh)
+        with anyio.fail_after(30), pytest.raises(StoreAway):
+            await directory.find(NOBODYS)
+    assert directory.away
+
+
+async def test_what_the_first_look_up_has_to_import_is_no_delay_of_the_database(store: Store) -> None:
+    class Importing(Directory):
+        def _prepare(self) -> None:
+            imported.wait(30)
+            super()._prepare()
+
+    imported = threading.Event()
+    directory = Importing(store, PEPPER, Clock())
+    key, text = new_key(administration(store))
+    directory._deadline_s = 0.2
+    async with anyio.create_task_group() as group:
+        group.start_soon(directory.find, key.public_id)
+        await anyio.sleep(0.3)
+        directory._deadline_s = 30.0
+        imported.set()
+    assert opens(text, directory.cached(key.public_id))
+
+
 # --- another database in its place ------------------------------------------------------------------------------------
 
 

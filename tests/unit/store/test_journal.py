@@ -1,5 +1,6 @@
 """The journal: whole lines survive, and belong to one process at a time."""
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,32 @@ def test_a_file_of_another_size_is_no_segment(tmp_path: Path) -> None:
     path.write_bytes(LINE)
     assert Segment.adopt(path) is None
     assert path.read_bytes() == LINE
+
+
+@pytest.mark.parametrize("content", [b"", bytes(4096)])
+def test_a_segment_whose_process_did_not_live_to_make_it_is_swept(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.journal"
+    path.write_bytes(content)
+    assert Segment.adopt(path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_segment_that_is_swept_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lock, opened = tmp_path / "a.journal", fcntl.flock, list[int]()
+
+    def flock(descriptor: int, how: int) -> None:
+        opened.append(descriptor)
+        if len(opened) == 1:  # another process looks for orphans before we have the lock
+            assert Segment.adopt(path) is None
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    segment = Segment.create(path)
+    assert segment.append(LINE)
+    segment.close()
+    assert path.read_bytes().rstrip(b"\0") == LINE
 
 
 def test_a_full_segment_is_followed_by_another_and_forgotten_when_written(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine
 
 from drivetrain.errors import Internal
 from drivetrain.governance import Attempt, Rule
-from drivetrain.store import AttemptQuery, Store, migrate, sqlite
+from drivetrain.store import AttemptQuery, Store, migrate, migrations, sqlite
 from drivetrain.store.migrations import NEWEST
 from drivetrain.store.tables import attempts, metadata
 from tests.services import PostgresServer
@@ -87,6 +88,12 @@ def test_the_tables_are_what_the_migrations_make(empty_url: str) -> None:
             migrate.upgrade(connection, "new")
         with made.connect() as connection:
             assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_there_is_no_way_back_from_the_newest_schema(tmp_path: Path) -> None:
+    script = ScriptDirectory(str(Path(migrations.__file__).parent)).get_revision(NEWEST)
+    with pytest.raises(Internal, match="cannot go back to schema 0001; put a copy of the database in its place"):
+        script.module.downgrade()
 
 
 def test_the_tables_are_what_the_schema_file_makes(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Shared numbers: any process reads what every process counted, and no count is lost with its process."""
 
+import fcntl
 from pathlib import Path
+
+import pytest
 
 from drivetrain.telemetry import cells
 from drivetrain.telemetry.cells import Cells, Row
@@ -29,6 +32,24 @@ def test_processes_that_live_at_once_have_files_of_their_own(tmp_path: Path) -> 
     assert one.path != other.path
     one.close()
     other.close()
+
+
+def test_a_file_that_another_process_takes_while_it_is_made_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, others = fcntl.flock, list[Cells]()
+
+    def flock(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        others.append(Cells.open(tmp_path))  # before we have the lock
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    one = Cells.open(tmp_path)
+    assert {one.path, others[0].path} == set(tmp_path.iterdir())
+    assert one.path != others[0].path
+    one.close()
+    others[0].close()
 
 
 def test_the_file_of_a_dead_process_is_counted_on(tmp_path: Path) -> None:

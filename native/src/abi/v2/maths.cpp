@@ -6,6 +6,8 @@
 #include <map>
 #include <random>
 
+#include "../../text.hpp"
+
 namespace expertstream::v2 {
 namespace {
 
@@ -99,7 +101,7 @@ bool make_maths(const Host & host, const Index & index, Page & page, Maths & mat
         }
         maths.products.push_back(std::move(products));
     }
-    write_text(page.kernel, taken);
+    write_text(page.kernel, sizeof page.kernel, taken);
     return true;
 }
 

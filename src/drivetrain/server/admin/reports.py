@@ -230,10 +230,10 @@ def as_csv(rows: Sequence[UsageRow], by: Sequence[Dimension]) -> bytes:
     file = io.StringIO()
     writer = csv.writer(file)
     writer.writerow(names)
-    writer.writerows([_cell(getattr(row, name)) for name in names] for row in rows)
+    writer.writerows([cell(getattr(row, name)) for name in names] for row in rows)
     return file.getvalue().encode()
 
 
-def _cell(value: str | int) -> str | int:
-    """Spreadsheets run what begins like a formula, and models may be called anything."""
+def cell(value: str | int) -> str | int:
+    """Of CSV. Spreadsheets run what begins like a formula, and models may be called anything."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from drivetrain.errors import Internal
+
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
@@ -134,6 +136,10 @@ def _create_spending() -> None:
     )
 
 
+def _id() -> sa.Column[str]:
+    return sa.Column("id", sa.String(_ID), primary_key=True)
+
+
 def _stamps() -> tuple[sa.Column[bool], sa.Column[float], sa.Column[int]]:
     return (
         sa.Column("disabled", sa.Boolean, nullable=False),
@@ -145,13 +151,13 @@ def _stamps() -> tuple[sa.Column[bool], sa.Column[float], sa.Column[int]]:
 def _create_owners() -> None:
     op.create_table(
         "orgs",
-        sa.Column("id", sa.String(_ID), primary_key=True),
+        _id(),
         sa.Column("name", sa.Text, nullable=False, unique=True),
         *_stamps(),
     )
     op.create_table(
         "teams",
-        sa.Column("id", sa.String(_ID), primary_key=True),
+        _id(),
         sa.Column("org", sa.String(_ID), sa.ForeignKey("orgs.id"), nullable=False),
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("models", sa.Text),
@@ -160,7 +166,7 @@ def _create_owners() -> None:
     )
     op.create_table(
         "projects",
-        sa.Column("id", sa.String(_ID), primary_key=True),
+        _id(),
         sa.Column("team", sa.String(_ID), sa.ForeignKey("teams.id"), nullable=False),
         sa.Column("name", sa.Text, nullable=False),
         *_stamps(),
@@ -168,7 +174,7 @@ def _create_owners() -> None:
     )
     op.create_table(
         "users",
-        sa.Column("id", sa.String(_ID), primary_key=True),
+        _id(),
         sa.Column("org", sa.String(_ID), sa.ForeignKey("orgs.id"), nullable=False),
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("email", sa.Text, nullable=False),
@@ -183,7 +189,7 @@ def _create_owners() -> None:
 def _create_keys() -> None:
     op.create_table(
         "keys",
-        sa.Column("id", sa.String(_ID), primary_key=True),
+        _id(),
         sa.Column("public_id", sa.String(12), nullable=False, unique=True),
         sa.Column("hash", sa.String(64), nullable=False),
         sa.Column("pepper", sa.String(16), nullable=False),
@@ -204,7 +210,7 @@ def _create_keys() -> None:
 def _create_rules() -> None:
     op.create_table(
         "limits",
-        sa.Column("id", sa.String(_ID), primary_key=True),
+        _id(),
         sa.Column("subject", sa.String(16), nullable=False),
         sa.Column("subject_id", sa.String(_ID), nullable=False),
         sa.Column("resource", sa.String(16), nullable=False),
@@ -217,7 +223,7 @@ def _create_rules() -> None:
     op.create_index("ix_limits_subject", "limits", ["subject", "subject_id"])
     op.create_table(
         "budgets",
-        sa.Column("id", sa.String(_ID), primary_key=True),
+        _id(),
         sa.Column("subject", sa.String(16), nullable=False),
         sa.Column("subject_id", sa.String(_ID), nullable=False),
         sa.Column("amount", sa.BigInteger, nullable=False),
@@ -235,7 +241,7 @@ def _create_rules() -> None:
 def _create_prices() -> None:
     op.create_table(
         "prices",
-        sa.Column("id", sa.String(_ID), primary_key=True),
+        _id(),
         sa.Column("engine", sa.Text, nullable=False),
         sa.Column("model", sa.Text, nullable=False),
         sa.Column("from_s", sa.Double, nullable=False),
@@ -303,5 +309,5 @@ def _create_records() -> None:
 
 
 def downgrade() -> None:
-    """Not offered: what is new has no place in the old schema. Go back with a copy of the database."""
-    raise NotImplementedError("the store cannot go back to schema 0001; put a copy of the database in its place")
+    """Not offered: what is new has no place in the old schema. Raises `Internal`."""
+    raise Internal("the store cannot go back to schema 0001; put a copy of the database in its place")
