@@ -13,7 +13,7 @@ LIBRARY := src/drivetrain/engines/expertstream/libexpertstream.so
 CPP = $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
 MINUTES ?= 1
 
-.PHONY: setup run test test-slow check audit format lock native native-asan native-tidy fuzz bench bench-gateway bench-soak bench-model bench-moe bench-start bench-router docs clean
+.PHONY: setup run test test-slow check audit format lock native native-asan native-tidy fuzz bench bench-gateway bench-soak bench-model bench-moe bench-start bench-router bench-affinity bench-sim docs clean
 
 setup: $(VENV)/.ready $(LIBRARY) $(CLIENTS)/node_modules/.ready
 
@@ -40,8 +40,9 @@ $(CLIENTS)/node_modules/.ready: $(CLIENTS)/package-lock.json
 run: setup
 	@$(BIN)/python examples/first_run.py --home $(HOME_DIR) --port $(PORT) --model $(MODEL)
 
+# A worker for each core; the tests of a file stay together.
 test: setup check
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" --numprocesses auto --dist loadfile
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow
@@ -84,7 +85,7 @@ lock:
 	  --extra demo --extra team --extra bigquery --group build --group check --group test --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
-bench: bench-gateway bench-soak bench-model bench-start bench-router
+bench: bench-gateway bench-soak bench-model bench-start bench-router bench-affinity
 
 bench-gateway: setup
 	$(BIN)/python bench/gateway/run.py
@@ -105,6 +106,13 @@ bench-start: setup
 
 bench-router: setup
 	$(BIN)/python bench/router.py --out bench/results
+
+bench-affinity: setup
+	$(BIN)/python bench/affinity.py --out bench/results
+
+# A day of 1,000 simulated instances under each strategy of routing, on one core.
+bench-sim: setup
+	$(BIN)/python bench/simulator.py --out bench/results
 
 docs: setup
 	$(BIN)/python docs/generate.py

@@ -44,6 +44,10 @@ class PostgresServer:
         done = self._run("initdb", "-D", str(self._data), *settings)
         assert done.returncode == 0, done.stdout + done.stderr
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://drivetrain:secret@127.0.0.1:{self.port}/{database}"
 

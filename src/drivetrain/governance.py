@@ -15,6 +15,8 @@ Resource = Literal["requests", "tokens", "concurrency", "money"]
 Per = Literal["", "minute", "hour", "day", "week", "month", "total"]  # "": of concurrency
 OnLoss = Literal["share", "open", "closed"]  # the shared state is away: count one's own share, let all in, or none
 Subject = Literal["org", "team", "project", "user", "key"]  # whom a limit or a budget binds
+Move = Literal["advance", "pause", "resume", "finish", "rollback"]  # of a rollout
+Action = Literal["create", "update", "delete", "rotate", "revoke", "apply", "drain", Move]
 
 
 class Rule(Value, frozen=True, kw_only=True):
@@ -162,7 +164,7 @@ class Change(Value, frozen=True, kw_only=True):
     revision: int
     at_s: float
     actor: str  # "key 01J…", "user ada@example.com", "cli root", "config"
-    action: Literal["create", "update", "delete", "rotate", "revoke", "apply"]
+    action: Action
     kind: str  # "key", "team", "price", …
     object_id: str
     before: Mapping[str, Any] | None = None  # without secrets
@@ -216,3 +218,18 @@ class Attempt(Value, frozen=True, kw_only=True, omit_defaults=True):
     span_id: str = ""  # 16 hex digits, of this attempt
     parent_span_id: str = ""  # the caller's
     tags: str = ""  # JSON object of texts
+
+
+class Comparison(Value, frozen=True, kw_only=True):
+    """An answer that no caller saw, beside the one that the caller got. Durations in seconds."""
+
+    request_id: str
+    rollout: str  # id
+    arm: str
+    at_s: float  # Unix time
+    how: str  # it was compared: exact, similarity or json
+    value: float  # from 0, nothing in common, to 1, the same
+    first_token_s: float | None
+    baseline_first_token_s: float | None
+    total_s: float
+    baseline_total_s: float

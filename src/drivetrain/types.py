@@ -150,6 +150,7 @@ class Request(Value, frozen=True, kw_only=True):
     source: Source | None = None
     traceparent: str | None = None  # W3C Trace Context, for the engine
     connect_s: float | None = None  # how long a connection to the engine may take; None: as the engine's entry says
+    resumes: bool = False  # the last message is an answer that broke off, which the engine is to go on with
     urgency: int = 1  # for engines with a queue of their own: 0 bulk, 1 default, 2 interactive, 3 system
 
 
@@ -435,8 +436,9 @@ class Resident(Value, frozen=True, kw_only=True):
 
     id: str
     size_bytes: int
-    active: int  # requests in flight; a model in use is never evicted
+    active: int  # requests in flight; it leaves when they are done, never before
     last_used_s: float
+    since_s: float = 0.0  # when it came, by the same clock
 
 
 class ModelSpec(Value, frozen=True, kw_only=True):

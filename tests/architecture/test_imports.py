@@ -30,7 +30,7 @@ OWNERS = {
     "opentelemetry": {"sinks"},
     "prometheus_client": {"telemetry"},
     "psycopg": {"store"},
-    "pyarrow": {"cli", "sinks"},  # `usage --parquet`, and the sink: Parquet both times
+    "pyarrow": {"server.admin.tables", "sinks"},  # usage as a file, and the sink: Parquet both times
     "redis": {"quota"},
     "rich": {"cli"},
     "sqlalchemy": {"store"},
@@ -43,7 +43,7 @@ OWNERS = {
 }
 
 # What decides is pure: it reads no clock, opens nothing, and knows no event loop.
-PURE = ("types", "errors", "dialects", "router", "residency", "policies")
+PURE = ("types", "errors", "dialects", "router", "residency", "policies", "rollouts")
 IMPURE = {"aiohttp", "anyio", "asyncio", "httpx2", "logging", "os", "random", "socket", "subprocess"}
 IMPURE |= {"threading", "time", "urllib.request"}
 

@@ -11,12 +11,13 @@ import httpx2
 import msgspec
 
 from drivetrain.config import Config
-from drivetrain.config.schema import Keys, Route, Server, Target
+from drivetrain.config.schema import Engine, Keys, Route, Server, Target
 from drivetrain.governance import SCOPES, Attempt, Key, Scope
 from drivetrain.library import Library
 from drivetrain.server import App
 from drivetrain.server.admin import Admin
 from drivetrain.server.admin.reports import Reports
+from drivetrain.server.admin.rollouts import Control
 from drivetrain.server.answer import Heartbeat
 from drivetrain.server.auth import Auth, Tokens
 from drivetrain.server.inference import Inference
@@ -31,6 +32,8 @@ from drivetrain.store import Body, Store
 from drivetrain.store.administration import Administration
 from drivetrain.store.directory import Directory
 from drivetrain.store.pepper import of as pepper_of
+from drivetrain.store.prompts import Prompts
+from drivetrain.store.rollouts import Rollouts
 from tests.fakes.engine import ScriptedEngine, gateway_over
 
 PEPPER = pepper_of(b"a pepper for tests")
@@ -133,7 +136,8 @@ async def governed(
     directory = Directory(store, PEPPER)
     engine = ScriptedEngine("box")
     made = Governed(store, office, directory, engine)
-    config = Config(server=server, keys=Keys(pepper="not to be shown to anybody"))
+    engines = {"box": Engine(kind="scripted")}
+    config = Config(server=server, keys=Keys(pepper="not to be shown to anybody"), engines=engines)
     targets = {name: Route(targets=(Target(engine="box", model=f"{name}-model"),)) for name in models}
     gateway, notebook = gateway_over(engine, routes=targets)
     library = Library(home, config.downloads, notebook.notify)
@@ -145,7 +149,18 @@ async def governed(
         Ollama(inference, library),
         Operations(gateway, inference, unused),
         Media(server, resolve, fetch),
-        Admin(lambda: office, lambda: config, Reports(lambda: office, store, lambda: config, made.spent)),
+        Admin(
+            lambda: office,
+            lambda: config,
+            Reports(lambda: office, store, lambda: config, made.spent),
+            Control(
+                lambda: office,
+                lambda: Rollouts(store),
+                lambda: Prompts(store),
+                engines=lambda: gateway.pool.members,
+                named=lambda model: gateway.catalog.resolve(model).name,
+            ),
+        ),
     )
     app = App(server, table, Auth(directory, PEPPER.secret, tokens) if auth else None)
     with tcp_socket("127.0.0.1", 0, advice="") as bound:

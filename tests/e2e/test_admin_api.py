@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from pyarrow import parquet
 
 from drivetrain.governance import SCOPES, Attempt
 from drivetrain.store import Body, Store
@@ -391,6 +392,41 @@ async def test_usage_is_added_up_as_asked_in_json_and_csv(server: Governed, root
         ("'=cmd", "1", "7"),
         ("chat", "2", "14"),
     ]
+    file = await root.get(f"{V1}/usage", params={"by": "model", "format": "parquet"})
+    assert file.headers["content-type"] == "application/vnd.apache.parquet"
+    read = parquet.read_table(io.BytesIO(file.content)).to_pylist()
+    assert [(row["model"], row["requests"], row["cost_micro_usd"]) for row in read] == [("=cmd", 1, 7), ("chat", 2, 14)]
+
+
+async def test_a_trace_tells_the_life_of_a_request_as_the_command_does(
+    server: Governed, root: httpx2.AsyncClient
+) -> None:
+    came_s = 1_767_225_600.0
+    server.record(
+        attempt(
+            request_id="req_1",
+            received_s=came_s,
+            started_s=came_s + 0.03,
+            queued_s=0.025,
+            admitted_s=0.0255,
+            reserved_micro_usd=12_000,
+            first_token_s=0.1,
+            total_s=0.5,
+        )
+    )
+    told = (await root.get(f"{V1}/traces/req_1")).json()
+    assert [(step["at_ms"], step["step"]) for step in told["timeline"]] == [
+        (0.0, "received"),
+        (0.5, "queued"),
+        (25.5, "admitted"),
+        (25.5, "reserved"),
+        (30.0, "attempt"),
+        (130.0, "first token"),
+        (530.0, "last token"),
+        (530.0, "settled"),
+    ]
+    assert (told["outcome"], told["status"], told["cost_micro_usd"], told["received_s"]) == ("ok", 200, 7, came_s)
+    assert [row["engine"] for row in told["attempts"]] == ["box"]
 
 
 async def test_an_administrator_sees_the_usage_and_traces_of_its_own_organisation(server: Governed) -> None:
@@ -458,6 +494,16 @@ async def test_the_configuration_is_shown_without_secrets_and_its_revisions_with
     assert one.json()["body"] == "server: {port: 1}\n"
     assert (await root.get(f"{V1}/config/revisions/999")).status_code == 404
     assert (await root.get(f"{V1}/config/revisions/x")).status_code == 400
+
+
+async def test_who_may_not_see_the_configuration_does_not_put_one_back_either(
+    server: Governed, root: httpx2.AsyncClient
+) -> None:
+    async with server.client(server.tenant("mine").secret) as client:
+        assert (await client.post(f"{V1}/config/rollback", json={"revision": 1})).status_code == 403
+    assert (await root.post(f"{V1}/config/rollback", json={"revision": 0})).status_code == 400
+    refused = await root.post(f"{V1}/config/rollback", json={"revision": 1})
+    assert (refused.status_code, said(refused)) == (409, "this server has no configuration file that it could write")
 
 
 async def test_with_authentication_off_everybody_administers_as_anybody(store: Store, tmp_path: Path) -> None:

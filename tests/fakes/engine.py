@@ -1,7 +1,7 @@
 """An engine inside the test's process that follows a script, and what a gateway needs around it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ from drivetrain.engines import Host
 from drivetrain.errors import DrivetrainError, ModelNotFound, Unsupported
 from drivetrain.gateway import Gateway
 from drivetrain.gateway.pool import Member
-from drivetrain.governance import Attempt, Price, Resource
+from drivetrain.governance import Attempt, Comparison, Price, Resource
 from drivetrain.policies.prices import Table
 from drivetrain.quota import Quota
 from drivetrain.quota.memory import MemoryQuota
+from drivetrain.rollouts.plan import Plan
 from drivetrain.types import (
     ChoiceFinished,
     Embeddings,
@@ -119,6 +120,7 @@ class Notebook:
         self.answering = 0
         self.queued = 0
         self.refusals: list[Resource] = []
+        self.comparisons: list[Comparison] = []
 
     def attempt(self, attempt: Attempt) -> None:
         self.attempts.append(attempt)
@@ -141,6 +143,9 @@ class Notebook:
     def refused(self, resource: Resource) -> None:
         self.refusals.append(resource)
 
+    def compared(self, comparison: Comparison) -> None:
+        self.comparisons.append(comparison)
+
 
 class NoHost:
     home = Path("/nonexistent")
@@ -151,7 +156,10 @@ class NoHost:
 
     def notify(self, notice: Notice) -> None: ...
 
-    def evictions(self, resident: Any, *, need_bytes: int, budget_bytes: int) -> Sequence[str]:
+    def pinned(self, model: str) -> bool:
+        return False
+
+    def evictions(self, resident: Any, *, need_bytes: int, budget_bytes: int, waited_s: float = 0.0) -> Sequence[str]:
         return ()
 
 
@@ -168,6 +176,7 @@ def gateway_over(
     routes: Mapping[str, Route] = {},
     prices: Sequence[Price] = (),
     quota: Quota | None = None,
+    plan: Callable[[], Plan] = Plan,
 ) -> tuple[Gateway, Notebook]:
     """A gateway with the route `chat` over these engines, or with `routes`."""
     notebook = Notebook()
@@ -177,7 +186,7 @@ def gateway_over(
     )
     host: Host = NoHost()
     table = Table(prices)
-    gateway = Gateway(config, EmptyLibrary(), host, notebook, quota or MemoryQuota(), lambda: table)
+    gateway = Gateway(config, EmptyLibrary(), host, notebook, quota or MemoryQuota(), lambda: table, plan)
     for engine in engines:
         gateway.pool.members[engine.name] = Member(engine.name, Engine(kind=engine.kind), engine)
     return gateway, notebook

@@ -1,11 +1,13 @@
 """Hosts for engines: one for those that need none, and one with models on a shelf."""
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from drivetrain.errors import ModelNotFound
-from drivetrain.residency import evictions
+from drivetrain.residency import Terms, evictions
 from drivetrain.types import ModelSpec, Notice, Resident
 
 
@@ -21,17 +23,32 @@ class NoHost:
     def notify(self, notice: Notice) -> None:
         raise AssertionError(notice)
 
-    def evictions(self, resident: Sequence[Resident], *, need_bytes: int, budget_bytes: int) -> NoReturn:
+    def pinned(self, model: str) -> bool:
+        raise AssertionError(model)
+
+    def evictions(
+        self, resident: Sequence[Resident], *, need_bytes: int, budget_bytes: int, waited_s: float = 0.0
+    ) -> NoReturn:
         raise AssertionError(resident)
 
 
 class ShelfHost:
     """A host with models on a shelf: it lends them, remembers what it was told, and evicts the least recently used."""
 
-    def __init__(self, home: Path, *specs: ModelSpec, default_keep_alive_s: float = 300.0, max_loaded: int = 0) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *specs: ModelSpec,
+        default_keep_alive_s: float = 300.0,
+        max_loaded: int = 0,
+        least_resident_s: float = 0.0,
+        patience_s: float = math.inf,
+        pins: Collection[str] = (),
+    ) -> None:
         self.home = home
         self.default_keep_alive_s = default_keep_alive_s
-        self.max_loaded = max_loaded
+        self.terms = Terms(max_loaded=max_loaded, least_resident_s=least_resident_s, patience_s=patience_s)
+        self.pins = pins
         self.shelf = {spec.id: spec for spec in specs}
         self.told: list[Notice] = []
 
@@ -44,8 +61,21 @@ class ShelfHost:
     def notify(self, notice: Notice) -> None:
         self.told.append(notice)
 
-    def evictions(self, resident: Sequence[Resident], *, need_bytes: int, budget_bytes: int) -> Sequence[str]:
-        return evictions(resident, need_bytes=need_bytes, budget_bytes=budget_bytes, max_loaded=self.max_loaded)
+    def pinned(self, model: str) -> bool:
+        return model in self.pins
+
+    def evictions(
+        self, resident: Sequence[Resident], *, need_bytes: int, budget_bytes: int, waited_s: float = 0.0
+    ) -> Sequence[str]:
+        return evictions(
+            resident,
+            need_bytes=need_bytes,
+            budget_bytes=budget_bytes,
+            terms=self.terms,
+            pinned=self.pinned,
+            now_s=time.monotonic(),
+            waited_s=waited_s,
+        )
 
     def names(self, model: str) -> list[str]:
         """The names of what was told of a model, in order."""

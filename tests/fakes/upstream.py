@@ -53,13 +53,19 @@ class FakeUpstream:
     """
 
     def __init__(
-        self, *, unix: bool = False, tls: ssl.SSLContext | None = None, idle_close_s: float | None = None
+        self,
+        *,
+        unix: bool = False,
+        tls: ssl.SSLContext | None = None,
+        idle_close_s: float | None = None,
+        port: int = 0,
     ) -> None:
         self.requests: list[Received] = []
         self.accepted = 0  # connections so far
         self.open = 0  # connections now
         self.active = 0  # requests being answered now
         self.idle_close_s = idle_close_s
+        self._port = port  # 0: a free one
         self._unix = unix
         self._tls = tls
         self._scripts: dict[str, deque[Scripted]] = defaultdict(deque)
@@ -77,10 +83,16 @@ class FakeUpstream:
             self._server = await loop.create_unix_server(lambda: _Connection(self), path)
             self.url = f"unix:{path}"
         else:
-            self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0, ssl=self._tls)
-            scheme = "https" if self._tls else "http"
-            self.url = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+            await self.listen()
         return self
+
+    async def listen(self) -> None:
+        """Take connections, again after `refuse`: where it was."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self._port, ssl=self._tls)
+        self._port = self._server.sockets[0].getsockname()[1]
+        scheme = "https" if self._tls else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._port}"
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None

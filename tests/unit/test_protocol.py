@@ -23,6 +23,7 @@ class Site:
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
+        self.leaving = False
         self.cancelled = asyncio.Event()
         self.port = 0
         self.listener: Listener

@@ -24,7 +24,10 @@ class NoHost:
     def notify(self, notice: object) -> NoReturn:
         raise AssertionError(notice)
 
-    def evictions(self, resident: object, *, need_bytes: int, budget_bytes: int) -> NoReturn:
+    def pinned(self, model: str) -> NoReturn:
+        raise AssertionError(model)
+
+    def evictions(self, resident: object, *, need_bytes: int, budget_bytes: int, waited_s: float = 0.0) -> NoReturn:
         raise AssertionError(resident)
 
 

@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, Entry] = {
     "list": Entry("drivetrain.cli.models:list_", "List the models that can be used."),
     "show": Entry("drivetrain.cli.show:show", "Show what is known of a model."),
     "ps": Entry("drivetrain.cli.running:ps", "List the models in memory."),
+    "load": Entry("drivetrain.cli.running:load", "Bring models into memory."),
     "stop": Entry("drivetrain.cli.running:stop", "Take models out of memory."),
     "rm": Entry("drivetrain.cli.models:rm", "Delete models from the library."),
     "cp": Entry("drivetrain.cli.models:cp", "Copy a model under another name."),
@@ -45,11 +46,19 @@ COMMANDS: Mapping[str, Entry] = {
     "limits": Entry("drivetrain.cli.limits:limits", "Limit requests, tokens and concurrency."),
     "budgets": Entry("drivetrain.cli.budgets:budgets", "Set budgets, and see what is spent of them."),
     "prices": Entry("drivetrain.cli.prices:prices", "Set and list what models cost."),
+    "rollouts": Entry("drivetrain.cli.rollouts:rollouts", "Bring what is new to callers, stage by stage."),
+    "experiments": Entry(
+        "drivetrain.cli.experiments:experiments", "Compare versions of a model, with callers of their own."
+    ),
+    "migrate": Entry(
+        "drivetrain.cli.migrate:migrate", "Move models from one engine to another without an outage, and back at once."
+    ),
+    "prompts": Entry("drivetrain.cli.prompts:prompts", "Keep versions of system prompts."),
     "usage": Entry("drivetrain.cli.usage:usage", "Tell what was used, and what it cost."),
     "trace": Entry("drivetrain.cli.trace:trace", "Show a request's life: `trace REQUEST_ID`."),
     "explain": Entry("drivetrain.cli.explain:explain", "Tell which engines a request would go to, and why."),
     "audit": Entry("drivetrain.cli.audit:audit", "List who changed what, and check the record."),
-    "engines": Entry("drivetrain.cli.running:engines", "List the engines and how they are."),
+    "engines": Entry("drivetrain.cli.engines:engines", "List the engines, and take one out of service for an update."),
     "config": Entry("drivetrain.cli.config:config", "Check and show the configuration."),
     "completion": Entry("drivetrain.cli.completion:completion", "Print the script that completes commands in a shell."),
 }

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +11,11 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from drivetrain import residency
+from drivetrain.cli.steering import Steering, moves
 from drivetrain.config import Config
 from drivetrain.errors import BadRequest, StoreAway
 from drivetrain.gateway import Gateway
+from drivetrain.gateway.hearsay import Hearsay
 from drivetrain.gateway.pool import retire
 from drivetrain.gguf import Gguf
 from drivetrain.governance import Price, Rule
@@ -23,7 +25,9 @@ from drivetrain.quota import Quota
 from drivetrain.quota.memory import MemoryQuota
 from drivetrain.server import App
 from drivetrain.server.admin import Admin
+from drivetrain.server.admin.configuration import PutBack, no_file
 from drivetrain.server.admin.reports import Reports
+from drivetrain.server.admin.rollouts import Control
 from drivetrain.server.answer import Heartbeat
 from drivetrain.server.auth import Auth, auth_wanted
 from drivetrain.server.bodies import Bodies
@@ -40,10 +44,14 @@ from drivetrain.telemetry import Logs, Telemetry
 from drivetrain.types import ModelSpec, Notice, Resident
 
 if TYPE_CHECKING:
+    from drivetrain.quota.board import Board
     from drivetrain.store.administration import Administration
+    from drivetrain.store.prompts import Prompts
+    from drivetrain.store.rollouts import Rollouts
 
 EMBEDDED = "llamacpp"
 KEEP_UP_S = 10.0
+LEAST_BOARD_S = 0.5  # for an answer that no request waits for
 SWEEP_S = 600.0  # between two looks for bodies that have been kept long enough
 
 
@@ -53,7 +61,8 @@ class EngineHost:
     def __init__(self, home: Path, library: Library, telemetry: Telemetry) -> None:
         self.home = home
         self.default_keep_alive_s = 300.0
-        self.max_loaded = 0
+        self.terms = residency.Terms()
+        self.pins: Callable[[str], bool] = lambda model: False
         self._library = library
         self._telemetry = telemetry
 
@@ -63,9 +72,20 @@ class EngineHost:
     def notify(self, notice: Notice) -> None:
         self._telemetry.notify(notice)
 
-    def evictions(self, resident: Sequence[Resident], *, need_bytes: int, budget_bytes: int) -> Sequence[str]:
+    def pinned(self, model: str) -> bool:
+        return self.pins(model)
+
+    def evictions(
+        self, resident: Sequence[Resident], *, need_bytes: int, budget_bytes: int, waited_s: float = 0.0
+    ) -> Sequence[str]:
         return residency.evictions(
-            resident, need_bytes=need_bytes, budget_bytes=budget_bytes, max_loaded=self.max_loaded
+            resident,
+            need_bytes=need_bytes,
+            budget_bytes=budget_bytes,
+            terms=self.terms,
+            pinned=self.pinned,
+            now_s=time.monotonic(),
+            waited_s=waited_s,
         )
 
 
@@ -92,18 +112,32 @@ class Runtime:
     """A Drivetrain without its sockets. `assemble` makes one and runs what it does in the background."""
 
     def __init__(self, home: Path, config: Config, logs: Logs) -> None:
-        self.store = Store.open(config.store.url, home)
+        self.store = Store.open(config.store.url, home, patient=True)
         self.ledger = Ledger(self.store, home / "state")
         self.pepper = pepper.read(config.keys.pepper, home / "state")
         self.directory = Directory(self.store, self.pepper)
         self._table: tuple[Sequence[Price], Table] = ((), Table())
+        self._told = self.directory.plan  # the plan whose rollouts listeners know of
         self.quota = _quota(config, self.store)
-        self.telemetry = Telemetry(home, logs, account=self.ledger.append)
+        self.telemetry = Telemetry(home, logs, account=self.ledger.append, keep=self.ledger.keep)
         self.library = Library(home, config.downloads, self.telemetry.notify, outlook=Foresight(home))
         self._host = EngineHost(home, self.library, self.telemetry)
         self.gateway = Gateway(
-            _with_residency(config), self.library, self._host, self.telemetry, self.quota, self._prices
+            _with_residency(config),
+            self.library,
+            self._host,
+            self.telemetry,
+            self.quota,
+            self._prices,
+            lambda: self.directory.plan,
         )
+        self.steering = Steering(self.store, lambda: self.directory.plan, lambda: self.gateway.config.rollouts)
+        self.put_back: PutBack = no_file  # for whoever runs it on a file
+        self._host.pins = self.gateway.residence.pinned
+        self.directory.on_change = self._heed_drains
+        self.board = _board(config)
+        if self.board is not None:
+            self.gateway.pool.hearsay = Hearsay(self.board)
         self.hearts = Heartbeat()
         self.inference = Inference(self.gateway, self.hearts, Bodies(self.ledger.keep, logs.redactor.text))
         self.operations = Operations(self.gateway, self.inference, self.telemetry, self._troubles)
@@ -133,8 +167,23 @@ class Runtime:
         await retire(gone)
 
     def _admin(self) -> Admin:
-        reports = Reports(self._administration, self.store, lambda: self.gateway.config, self._spent)
-        return Admin(self._administration, lambda: self.gateway.config, reports)
+        reports = Reports(
+            self._administration,
+            self.store,
+            lambda: self.gateway.config,
+            self._spent,
+            lambda wish: self.put_back(wish),
+        )
+        return Admin(self._administration, lambda: self.gateway.config, reports, self._control())
+
+    def _control(self) -> Control:
+        return Control(
+            self._administration,
+            self._rollouts,
+            self._prompts,
+            engines=lambda: self.gateway.config.engines,
+            named=lambda model: self.gateway.catalog.resolve(model).name,
+        )
 
     async def _spent(self) -> Mapping[str, int]:
         """What limits and budgets have used, by the id of each rule."""
@@ -146,6 +195,16 @@ class Runtime:
         from drivetrain.store.administration import Administration
 
         return Administration(self.store, self.pepper)
+
+    def _rollouts(self) -> "Rollouts":
+        from drivetrain.store.rollouts import Rollouts
+
+        return Rollouts(self.store)
+
+    def _prompts(self) -> "Prompts":
+        from drivetrain.store.prompts import Prompts
+
+        return Prompts(self.store)
 
     def first_admin_key(self) -> str | None:
         """Its text, if nobody has one yet. Blocks."""
@@ -181,7 +240,7 @@ class Runtime:
         while True:
             self.telemetry.store_away(away=self.directory.away or self.ledger.away)
             self.telemetry.shared_state_away(away=self.quota.away)
-            if self.gateway.keeps and time.monotonic() >= sweep_s:
+            if time.monotonic() >= sweep_s:  # also what was kept under policies that do not say so any more
                 sweep_s = time.monotonic() + SWEEP_S
                 with suppress(StoreAway):
                     await to_thread.run_sync(self.store.sweep_bodies, time.time())
@@ -194,14 +253,37 @@ class Runtime:
             self._table = (known, Table(known))
         return self._table[1]
 
+    def tell_moves(self) -> None:
+        """From now on, listeners hear of rollouts that move."""
+        self._told = self.directory.plan
+        self.directory.on_change = self._tell_moves
+
+    def _heed_drains(self) -> None:
+        self.gateway.pool.drain(self.directory.drained)
+
+    def _tell_moves(self) -> None:
+        self._heed_drains()
+        was, self._told = self._told, self.directory.plan
+        for notice in moves(was, self._told) if self._told is not was else ():
+            self.telemetry.notify(notice)
+
+    def leave(self) -> None:
+        """New requests are still taken, but they are to go elsewhere."""
+        self.inference.leaving = True
+        self.app.leaving = True
+
     def drain(self) -> None:
-        """New requests are refused from now on; listeners of events are sent home."""
-        self.inference.draining = True
+        """New requests are refused from now on, but for the few that still come although notice was given; listeners of
+        events are sent home."""
+        self.inference.draining = not self.inference.leaving
         self.operations.drain()
 
     def _adopt(self, config: Config) -> None:
         self._host.default_keep_alive_s = config.residency.keep_alive_s
-        self._host.max_loaded = config.residency.max_loaded
+        section = config.residency
+        self._host.terms = residency.Terms(
+            max_loaded=section.max_loaded, least_resident_s=section.least_resident_s, patience_s=section.patience_s
+        )
         self.telemetry.logs.set_level(config.logging.level)
         self.telemetry.logs.set_format(config.logging.format)
         self.know()
@@ -231,17 +313,25 @@ async def assemble(
     runtime.ledger.start(lambda rows, backlog: runtime.telemetry.drained(rows, backlog, runtime.ledger.lost))
     relay = Relay(owner, runtime.gateway, counts=config.shared.url is not None) if owner else None
     if relay is not None:
+        runtime.gateway.residence.embedded = False  # the owner has that one
         runtime.app.routes = relay.table(runtime.routes, INFERENCE)
     work = (
+        *((runtime.board.run,) if runtime.board is not None else ()),
         runtime.gateway.pool.run,
+        runtime.gateway.residence.run,
+        runtime.gateway.shadows.run,
         runtime.hearts.run,
         runtime.keep_up,
         runtime.directory.run,
         runtime.quota.run,
         runtime.watch,
+        *(() if owner else (runtime.steering.run,)),
     )
     try:
-        await runtime.directory.refresh()  # prices, and the keys that are used
+        await runtime.gateway.pool.seek()
+        await runtime.directory.refresh()  # prices, rollouts, and the keys that are used
+        if owner is None:
+            runtime.tell_moves()
         async with asyncio.TaskGroup() as group:
             background = [group.create_task(run()) for run in work]
             try:
@@ -270,7 +360,21 @@ def _quota(config: Config, store: Store) -> Quota:
     from drivetrain.quota.redis import RedisQuota  # only where there is one
 
     shared = config.shared
-    return RedisQuota(config.shared.url, deadline_s=shared.deadline_s, lease_s=shared.lease_s, seed=seed)
+    if shared.mode == "exact":
+        return RedisQuota(config.shared.url, deadline_s=shared.deadline_s, lease_s=shared.lease_s, seed=seed)
+    from drivetrain.quota.leased import opened
+
+    percent, deadline_s, lease_s = shared.lease_percent, shared.deadline_s, shared.lease_s
+    return opened(config.shared.url, percent=percent, deadline_s=deadline_s, lease_s=lease_s, seed=seed)
+
+
+def _board(config: Config) -> "Board | None":
+    """Where replicas tell each other how engines are, if there is such a place."""
+    if config.shared.url is None:
+        return None
+    from drivetrain.quota.board import Board  # only where there is one
+
+    return Board(config.shared.url, deadline_s=max(config.shared.deadline_s, LEAST_BOARD_S))
 
 
 def _with_residency(config: Config) -> Config:

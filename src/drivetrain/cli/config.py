@@ -4,9 +4,9 @@ import asyncio
 import hashlib
 import os
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ import click
 
 from drivetrain import config as configuration
 from drivetrain import engines
-from drivetrain.cli import output
+from drivetrain.cli import earlier, output
 from drivetrain.cli.client import process_of
 from drivetrain.cli.command import Call, Missing, command, shared_options
 from drivetrain.cli.moments import iso, shown
 from drivetrain.cli.office import actor, opened
 from drivetrain.config import ConfigError
+from drivetrain.errors import NotFound
 from drivetrain.store import ConfigRevision, Store
 
 
@@ -87,7 +88,7 @@ def revisions(call: Call, revision: int | None) -> None:
             click.echo(_kept(store, revision).body, nl=False)
             return
         kept = store.configs()
-    present = _hash(_written(call))
+    present = _hash(earlier.present(call.home) or "")
     in_force = next((one.revision for one in kept if one.hash == present), None)
     if call.json:
         told = [{"revision": one.revision, "at": iso(one.at_s), "actor": one.actor, "hash": one.hash} for one in kept]
@@ -111,22 +112,14 @@ def rollback(call: Call, revision: int) -> None:
     """
     with _store(call) as store:
         wanted = _kept(store, revision)
-        path = call.home / configuration.FILE
-        fresh = path.with_name(f".{path.name}.{revision}")
-        try:
-            fresh.write_text(wanted.body, "utf-8")
-            _resolve(call, fresh)
-            store.keep_config(_written(call), actor=actor(), at_s=time.time())
-            fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
-        made = store.keep_config(wanted.body, actor=f"{actor()}, back to {revision}", at_s=time.time())
+        before = earlier.write(store, call.home, wanted, check=partial(_resolve, call), actor=actor())
+        made = earlier.sign(store, wanted, before, actor=actor())
     told = _tell_server(call)
     if call.json:
         output.emit({"revision": made.revision, "like": revision, "server_told": told})
     else:
         after = "the server takes it now" if told else "no server runs on this home; the next one takes it"
-        click.echo(f"{path} is as in revision {revision}; {after}", err=True)
+        click.echo(f"{call.home / configuration.FILE} is as in revision {revision}; {after}", err=True)
 
 
 config = click.Group(
@@ -160,17 +153,10 @@ def _store(call: Call) -> Iterator[Store]:
 
 
 def _kept(store: Store, revision: int) -> ConfigRevision:
-    found = store.config(revision)
-    if found is None:
-        newest = next((one.revision for one in store.configs(1)), 0)
-        known = f"the newest is {newest}" if newest else "none was kept yet: a server does so when it starts"
-        raise Missing(f"there is no revision {revision} of the configuration; {known}")
-    return found
-
-
-def _written(call: Call) -> str:
-    path = configuration.find(call.home)
-    return path.read_text("utf-8") if path else ""
+    try:
+        return earlier.wanted(store, revision)
+    except NotFound as error:
+        raise Missing(error.message) from error
 
 
 def _hash(text: str) -> str:

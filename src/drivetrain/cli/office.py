@@ -19,6 +19,7 @@ from drivetrain.config import Config
 from drivetrain.config.problems import suggestion
 from drivetrain.errors import NotFound
 from drivetrain.governance import Attempt, Budget, Change, Key, Limit, Project, Rule, Team
+from drivetrain.rollouts.plan import Prompt, Rollout
 from drivetrain.store import AttemptQuery, Store, pepper
 
 if TYPE_CHECKING:
@@ -31,7 +32,12 @@ PAGE = 1_000
 
 class Office:
     def __init__(self, store: Store, admin: "Administration", config: Config) -> None:
+        from drivetrain.store.prompts import Prompts
+        from drivetrain.store.rollouts import Rollouts
+
         self.store = store
+        self.rollouts = Rollouts(store)
+        self.prompts = Prompts(store)
         self.config = config
         self._admin = admin
         self._by_id = cache(self._all_by_id)  # for one command, which is short
@@ -42,6 +48,27 @@ class Office:
         """In the order in which they were made."""
         found: list[Any] = []
         while page := self._admin.list(kind, filters, after=found[-1].id if found else "", limit=PAGE):
+            found += page
+        return found
+
+    def all_rollouts(self, **exact: str) -> list[Rollout]:
+        """In the order in which they were made."""
+        found: list[Rollout] = []
+        while page := self.rollouts.list(after=found[-1].id if found else "", limit=PAGE, **exact):
+            found += page
+        return found
+
+    def in_force(self) -> Mapping[str, Rollout]:
+        """By the names of models."""
+        from drivetrain.store.rollouts import plan
+
+        with self.store.reading() as connection:
+            return plan(connection).rollouts
+
+    def all_prompts(self, name: str | None) -> list[Prompt]:
+        """Every version, by name."""
+        found: list[Prompt] = []
+        while page := self.prompts.list(name=name, after=found[-1].reference if found else "", limit=PAGE):
             found += page
         return found
 
@@ -100,6 +127,10 @@ class Office:
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
+    @property
+    def actor(self) -> str:
+        return actor()
+
     def create(self, kind: str, fields: Mapping[str, Any]) -> Any:
         return self._admin.create(kind, fields, actor=actor())
 
@@ -109,6 +140,10 @@ class Office:
 
     def remove(self, kind: str, thing: Any) -> None:
         self._admin.delete(kind, thing.id, thing.version, actor=actor())
+
+    def drain(self, engine: str, *, out: bool) -> None:
+        """Take an engine out of service, or back in."""
+        self._admin.drain(engine, out=out, actor=actor())
 
     def create_key(self, fields: Mapping[str, Any]) -> tuple[Key, str]:
         return self._admin.create_key(fields, actor=actor())

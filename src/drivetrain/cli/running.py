@@ -1,4 +1,4 @@
-"""Commands on what runs: ps, stop, engines."""
+"""Commands on what runs: ps, load, stop."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from drivetrain.cli import output
-from drivetrain.cli.client import connect, running
+from drivetrain.cli.client import connect, model_path, running
 from drivetrain.cli.command import Call, command
 from drivetrain.cli.completion import model_names
 
@@ -62,6 +62,28 @@ def _processor(total: int, on_gpu: int) -> str:
 
 @command()
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=model_names)
+@click.option("--keep-alive", metavar="TIME", help="How long they stay when idle, such as 30m; -1: for ever.")
+def load(call: Call, models: tuple[str, ...], keep_alive: str | None) -> None:
+    """Bring models into memory.
+
+    At every engine that has them, and before somebody asks for them.
+    """
+    asyncio.run(_load(call, models, keep_alive))
+
+
+async def _load(call: Call, models: tuple[str, ...], keep_alive: str | None) -> None:
+    said = {} if keep_alive is None else {"keep_alive": keep_alive}
+    async with connect(call) as server:
+        for model in models:
+            answer = await server.post(f"{model_path(model)}/load", said)
+            if call.json:
+                output.emit_line(answer)
+            else:
+                click.echo(f"{model} is in memory at {', '.join(answer['loaded'])}")
+
+
+@command()
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=model_names)
 def stop(call: Call, models: tuple[str, ...]) -> None:
     """Take models out of memory.
 
@@ -76,31 +98,3 @@ async def _stop(call: Call, models: tuple[str, ...]) -> None:
             await server.post("/api/generate", {"model": model, "keep_alive": 0, "stream": False})
             if call.json:
                 output.emit_line({"stopped": model})
-
-
-@command()
-def engines(call: Call) -> None:
-    """List the engines and how they are.
-
-    Names, kinds, health, and the models that each has in memory.
-    """
-    asyncio.run(_engines(call))
-
-
-async def _engines(call: Call) -> None:
-    async with connect(call) as server:
-        answer = await server.get("/v1/engines")
-    if call.json:
-        output.emit(answer)
-        return
-    output.table(("NAME", "KIND", "URL", "HEALTH", "LOADED"), map(_engine, answer["data"]))
-
-
-def _engine(engine: Mapping[str, Any]) -> tuple[str, ...]:
-    loaded = ", ".join(one["model"]["id"] for one in engine["loaded"])
-    return (engine["name"], engine["kind"], engine["url"] or "-", _health(engine["health"]), loaded or "-")
-
-
-def _health(health: Mapping[str, Any]) -> str:
-    word = "ready" if health["ready"] else "live" if health["live"] else "down"
-    return f"{word}: {health['message']}" if health.get("message") else word

@@ -9,7 +9,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,21 @@ import uvloop
 from msgspec.structs import replace
 
 from drivetrain import config as configuration
+from drivetrain.cli import earlier
 from drivetrain.cli.child import leashed
 from drivetrain.cli.command import Call, Misused, command
 from drivetrain.cli.compose import Runtime, assemble
 from drivetrain.cli.crew import Crew, orders
 from drivetrain.cli.exports import Exporter, exporting
 from drivetrain.cli.exports import secrets as sink_secrets
-from drivetrain.config import Config
+from drivetrain.config import Config, ConfigError
 from drivetrain.engines import kinds
-from drivetrain.errors import DrivetrainError
+from drivetrain.errors import BadRequest, DrivetrainError, StoreAway
+from drivetrain.server.admin.configuration import Return
 from drivetrain.server.auth import open_door
 from drivetrain.server.listen import Listener, tcp_socket, unix_socket, url_of
 from drivetrain.sinks.kinds import check as check_sinks
+from drivetrain.store import ConfigRevision
 from drivetrain.telemetry import Logs, prepare
 from drivetrain.types import Notice
 
@@ -40,9 +44,11 @@ ADDRESS = "server.json"  # in the home's state folder while a server runs: {"pid
 OWNER = "owner.sock"  # there too, with several workers: where those reach the owner
 # What a new configuration cannot change while the server runs.
 AT_START = (
-    *("server.host", "server.port", "server.workers", "server.drop_in", "server.drain_s"),
+    *("server.host", "server.port", "server.workers", "server.drop_in"),
+    *("server.notice_s", "server.drain_s"),
     *("store", "shared", "keys.pepper", "downloads"),
 )
+LOOK_S = 0.5  # between two looks whether the store is back
 COLLECT_AFTER = 20_000  # new containers, instead of 700
 FIRST_KEY = """
 The first API key, for administrators. It is shown this once; keep it:
@@ -87,10 +93,14 @@ class Server:
         self._logs.install()
         self._config = self._at_start = self._load()
         self._exports: Exporter | None = None
+        self._opened = False  # it was said who may come in
+        self._changing = asyncio.Lock()  # one new configuration at a time
+
+    def _resolved(self, path: Path | None) -> configuration.Resolved:
+        return configuration.resolve(path, self._environ, flags=self._flags, kinds=frozenset(kinds()))
 
     def _load(self) -> Config:
-        path = configuration.find(self._home)
-        resolved = configuration.resolve(path, self._environ, flags=self._flags, kinds=frozenset(kinds()))
+        resolved = self._resolved(configuration.find(self._home))
         self._logs.know_secrets(secrets_of(resolved.config))
         for warning in resolved.warnings:
             log.warning("%s", warning)
@@ -106,12 +116,29 @@ class Server:
 
     async def _open_up(self, runtime: Runtime) -> None:
         """Say who may come in: nobody without a key, whose first one is shown once, or everybody."""
+        self._opened = True
         if warning := open_door(self._config.server):
             log.warning("%s", warning)
-        else:
+            return
+        try:
             key = await asyncio.to_thread(runtime.first_admin_key)
-            if key is not None:
-                click.echo(FIRST_KEY.format(key=key), err=True)
+        except StoreAway as error:
+            log.warning("nobody can come in before the store can be asked: %s", error)
+            self._opened = False
+            return
+        if key is not None:
+            click.echo(FIRST_KEY.format(key=key), err=True)
+
+    async def _make_up(self, runtime: Runtime) -> None:
+        """What a start does with the store, as soon as it can be asked."""
+        while True:
+            if not runtime.directory.away:
+                if not self._opened:
+                    await self._open_up(runtime)
+                if self._opened:
+                    break
+            await asyncio.sleep(LOOK_S)
+        await self._keep_config(runtime, "start")
 
     async def _keep_config(self, runtime: Runtime, actor: str) -> None:
         """The file as it is in force now, as a numbered revision."""
@@ -180,20 +207,25 @@ class Server:
         leash: bool = False,
     ) -> None:
         settle_down()
-        listener = Listener(runtime.app, self._config.server, started=started)
+        listener = Listener(runtime.app, self._config.server, started=started, closing=runtime.drain)
         loop = asyncio.get_running_loop()
-        stop = _Stop(runtime, listener, crew)
+        stop = _Stop(runtime, listener, crew, self._config.server.notice_s)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
         if leash:
             leashed(stop)
         reload = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, reload.set)
-        reloading = loop.create_task(self._look_after_config(reload, runtime, crew, leash=leash))
+        work = [loop.create_task(self._look_after_config(reload, runtime, crew, leash=leash))]
+        if not leash:
+            runtime.put_back = partial(self._put_back, runtime, crew)
+            if runtime.directory.away or not self._opened:
+                work.append(loop.create_task(self._make_up(runtime)))
         try:
             await listener.serve(sockets=list(sockets))
         finally:
-            reloading.cancel()
+            for task in work:
+                task.cancel()
             self._withdraw()
 
     def _publish(self, url: str) -> None:
@@ -215,45 +247,84 @@ class Server:
         self, reload: asyncio.Event, runtime: Runtime, crew: Crew | None, *, leash: bool
     ) -> None:
         """Keep the configuration as a revision, now and whenever a new one was put in force."""
-        if not leash:
+        if not leash and not runtime.directory.away:
             await self._keep_config(runtime, "start")
         while True:
             await reload.wait()
             reload.clear()
+            async with self._changing:
+                with suppress(DrivetrainError, Misused):  # which was told
+                    await self._take(runtime, crew, None if leash else "reload")
+
+    async def _take(self, runtime: Runtime, crew: Crew | None, actor: str | None) -> None:
+        """Put in force what stands in the file. Raises what is wrong with it, and the old configuration stays.
+
+        `actor`: who wants it, for the revision; `None`: it is not for this process to keep one.
+        """
+        try:
+            fresh = self._load_again()
+            check_sinks(fresh.sinks)
+            await runtime.configure(fresh)
+            if self._exports is not None:
+                self._exports.configure(fresh)
+        except (DrivetrainError, Misused) as error:
+            log.error("the new configuration is refused, the old one stays: %s", error)
+            runtime.telemetry.notify(Notice(name="config.refused", error=str(error)))
+            raise
+        was, self._config = self._config, fresh
+        log.info("a new configuration is in force")
+        if actor is not None:
+            await self._keep_config(runtime, actor)
+            if fresh.server.auth != was.server.auth:
+                await self._open_up(runtime)
+        runtime.telemetry.notify(Notice(name="config.updated"))
+        if crew is not None:
+            crew.reload()
+
+    async def _put_back(self, runtime: Runtime, crew: Crew | None, wish: Return) -> ConfigRevision:
+        """An earlier configuration in force again. Raises `NotFound`, `Conflict` and `BadRequest`, and all stays."""
+        async with self._changing:
+            wanted = await asyncio.to_thread(earlier.wanted, runtime.store, wish.revision, wish.newest)
+            work = partial(earlier.write, runtime.store, self._home, wanted, check=self._resolved, actor=wish.actor)
             try:
-                fresh = self._load_again()
-                check_sinks(fresh.sinks)
-                await runtime.configure(fresh)
-                if self._exports is not None:
-                    self._exports.configure(fresh)
-            except (DrivetrainError, Misused) as error:
-                log.error("the new configuration is refused, the old one stays: %s", error)
-                runtime.telemetry.notify(Notice(name="config.refused", error=str(error)))
-                continue
-            was, self._config = self._config, fresh
-            log.info("a new configuration is in force")
-            if not leash:
-                await self._keep_config(runtime, "reload")
-                if fresh.server.auth != was.server.auth:
-                    await self._open_up(runtime)
-            runtime.telemetry.notify(Notice(name="config.updated"))
-            if crew is not None:
-                crew.reload()
+                before = await asyncio.to_thread(work)
+                try:
+                    await self._take(runtime, crew, f"{wish.actor}, back to {wish.revision}")
+                except (DrivetrainError, Misused):
+                    await asyncio.to_thread(earlier.restore, self._home, before)
+                    raise
+            except (ConfigError, BadRequest, Misused) as error:
+                raise BadRequest(f"revision {wish.revision} cannot be put in force: {error}") from error
+            by = {"actor": wish.actor, "request_id": wish.request_id}
+            return await asyncio.to_thread(partial(earlier.sign, runtime.store, wanted, before, **by))
 
 
 class _Stop:
-    """Ends a server: no new requests, the running ones finish. Called a second time, it cuts them off."""
+    """Ends a server: it is not ready any more, then it takes no new requests, the running ones finish. Called a second
+    time, it does not wait for others to take notice; a third time, it cuts requests off."""
 
-    def __init__(self, runtime: Runtime, listener: Listener, crew: Crew | None) -> None:
+    def __init__(self, runtime: Runtime, listener: Listener, crew: Crew | None, notice_s: float) -> None:
         self._runtime = runtime
         self._listener = listener
         self._crew = crew
+        self._notice_s = notice_s
+        self._later: asyncio.TimerHandle | None = None
 
     def __call__(self) -> None:
-        log.info("stopping; running requests may finish")
-        self._runtime.drain()
+        notice_s, self._notice_s = self._notice_s, 0.0
+        if notice_s:
+            self._runtime.leave()
+            log.info("stopping in %g s; requests are to go elsewhere", notice_s)
+            self._later = asyncio.get_running_loop().call_later(notice_s, self._end)
         if self._crew is not None:
             self._crew.stop()
+        if not notice_s:
+            self._end()
+
+    def _end(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+        log.info("stopping; running requests may finish")
         self._listener.stop()
 
 

@@ -14,7 +14,8 @@ from drivetrain.cli.moments import iso
 from drivetrain.cli.office import Office, office, told
 from drivetrain.engines.expertstream import trace as traces
 from drivetrain.engines.expertstream.trace import POLICIES, Replay, Trace
-from drivetrain.governance import Attempt
+from drivetrain.store import timeline as lives
+from drivetrain.store.timeline import Life
 
 MOST_ATTEMPTS = 1_000  # of one request
 SHARES = ("5%", "10%", "20%", "30%", "40%", "50%", "75%", "100%")
@@ -30,20 +31,20 @@ def show(call: Call, request_id: str, bodies: bool) -> None:
     x-request-id. A request is on record when it is over.
     """
     with office(call) as at:
-        rows = sorted(at.attempts(request_id, MOST_ATTEMPTS), key=lambda row: (row.position, row.started_s))
+        rows = at.attempts(request_id, MOST_ATTEMPTS)
         if not rows:
             raise Missing(
                 f"there is no request {request_id!r} in the ledger of {call.home}; write the answer's "
                 "x-request-id, which is on record when the request is over"
             )
-        kept = at.store.body(request_id)
+        kept, life = at.store.body(request_id), lives.life(rows)
         if call.json:
-            output.emit(_life(at, rows) | {"bodies": told(kept) if kept is not None else None})
+            output.emit(_told(at, life) | {"bodies": told(kept) if kept is not None else None})
             return
-        for name, value in _head(at, rows):
+        for name, value in _head(at, life):
             click.echo(f"{name:<8} {value}")
         click.echo()
-        output.table(("AT", "STEP", "WHAT"), map(timeline.line, timeline.steps(rows)))
+        output.table(("AT", "STEP", "WHAT"), map(timeline.line, life.steps))
         if kept is not None and bodies:
             click.echo(f"\n--- request\n{kept.request}\n\n--- answer\n{kept.answer}")
         elif kept is not None or bodies:
@@ -66,7 +67,7 @@ def replay(call: Call, file: Path, budgets: Sequence[str], expert_bytes: int | N
     rooms = [_room(budget, trace.layers * trace.experts) for budget in budgets or SHARES]
     results = [[traces.replay(trace, policy, room) for policy in POLICIES] for room in rooms]
     if call.json:
-        output.emit(_told(file, trace, results))
+        output.emit(_replays(file, trace, results))
         return
     click.echo(
         f"{trace.accesses} times an expert was asked for, {trace.distinct} different ones of "
@@ -86,41 +87,34 @@ trace = Leading(
 )
 
 
-def _head(at: Office, rows: Sequence[Attempt]) -> list[tuple[str, str]]:
-    first, last = rows[0], rows[-1]
-    tags = first.tags if first.tags not in ("", "{}") else ""
+def _head(at: Office, life: Life) -> list[tuple[str, str]]:
     found = [
-        ("request", first.request_id),
-        ("came", iso(timeline.began_s(rows)) or ""),
-        ("key", at.holder(first)),
-        ("model", f"{first.model}, {'streamed' if first.stream else 'answered whole'}"),
-        ("ended", f"{last.outcome}, {last.status}"),
-        ("cost", dollars(sum(row.cost_micro_usd for row in rows))),
-        ("trace", first.trace_id),
-        ("tags", tags),
+        ("request", life.request_id),
+        ("came", iso(life.received_s) or ""),
+        ("key", at.holder(life.attempts[0])),
+        ("model", f"{life.model}, {'streamed' if life.stream else 'answered whole'}"),
+        ("ended", f"{life.outcome}, {life.status}"),
+        ("cost", dollars(life.cost_micro_usd)),
+        ("trace", life.trace_id),
+        ("tags", life.tags if life.tags != "{}" else ""),
     ]
     return [(name, value) for name, value in found if value]
 
 
-def _life(at: Office, rows: Sequence[Attempt]) -> dict[str, Any]:
-    first, last = rows[0], rows[-1]
-    steps = [
-        {"at_ms": round(step.at_s * 1000, 3), "step": step.name, "attempt": step.attempt, **step.facts}
-        for step in timeline.steps(rows)
-    ]
+def _told(at: Office, life: Life) -> dict[str, Any]:
     return {
-        "request_id": first.request_id,
-        "received": iso(timeline.began_s(rows)),
-        "trace_id": first.trace_id,
-        "dialect": first.dialect,
-        "model": first.model,
-        "stream": first.stream,
-        "key": at.holder(first),
-        "outcome": last.outcome,
-        "status": last.status,
-        "cost_micro_usd": sum(row.cost_micro_usd for row in rows),
-        "timeline": steps,
-        "attempts": [msgspec.structs.asdict(row) for row in rows],
+        "request_id": life.request_id,
+        "received": iso(life.received_s),
+        "trace_id": life.trace_id,
+        "dialect": life.dialect,
+        "model": life.model,
+        "stream": life.stream,
+        "key": at.holder(life.attempts[0]),
+        "outcome": life.outcome,
+        "status": life.status,
+        "cost_micro_usd": life.cost_micro_usd,
+        "timeline": lives.told(life.steps),
+        "attempts": [msgspec.structs.asdict(row) for row in life.attempts],
     }
 
 
@@ -147,7 +141,7 @@ def _row(row: Sequence[Replay], trace: Trace, expert_bytes: int | None) -> Seque
     )
 
 
-def _told(file: Path, trace: Trace, results: Sequence[Sequence[Replay]]) -> dict[str, Any]:
+def _replays(file: Path, trace: Trace, results: Sequence[Sequence[Replay]]) -> dict[str, Any]:
     flat = [msgspec.structs.asdict(result) | {"hit_rate": result.hit_rate} for row in results for result in row]
     about = {"layers": trace.layers, "experts": trace.experts, "accesses": trace.accesses, "distinct": trace.distinct}
     return {"file": str(file), **about, "replays": flat}

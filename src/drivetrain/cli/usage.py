@@ -93,7 +93,7 @@ def _counts(rows: Sequence[UsageRow]) -> tuple[str, ...]:
 
 
 def _write_csv(by: Sequence[str], records: Sequence[Mapping[str, Any]]) -> None:
-    from drivetrain.server.admin.reports import cell  # only for those who want CSV
+    from drivetrain.server.admin.tables import cell  # only for those who want CSV
 
     columns = _columns(by)
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -103,18 +103,16 @@ def _write_csv(by: Sequence[str], records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _write_parquet(file: Path, by: Sequence[str], records: Sequence[Mapping[str, Any]]) -> None:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError as error:
-        raise Failure("--parquet needs pyarrow: pip install 'drivetrain[parquet]'") from error
-    kinds = [(name, pyarrow.int64() if name in COUNTS else pyarrow.string()) for name in _columns(by)]
-    table = pyarrow.Table.from_pylist(list(records), schema=pyarrow.schema(kinds))
+    from drivetrain.server.admin.tables import write_parquet
+
     fresh = file.with_name(f".{file.name}.part")
     try:
         with fresh.open("wb") as written:
-            parquet.write_table(table, written)
+            write_parquet(written, records, {name: name in COUNTS for name in _columns(by)})
         fresh.replace(file)
+    except ModuleNotFoundError as error:
+        fresh.unlink(missing_ok=True)
+        raise Failure("--parquet needs pyarrow: pip install 'drivetrain[parquet]'") from error
     except OSError as error:
         fresh.unlink(missing_ok=True)
         raise Failure(f"cannot write {file}: {error.strerror or error}") from error

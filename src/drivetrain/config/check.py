@@ -53,6 +53,8 @@ class Checker:
     def check(self, value: Any, expected: Any, path: Path) -> Any:
         section, kind = section_of(expected), bare(expected)
         if section:
+            if value is None and type(None) in get_args(expected):
+                return None
             return self._section({} if value is None else value, section, path)
         if get_origin(kind) is Mapping and section_of(get_args(kind)[1]):
             return self._mapping({} if value is None else value, get_args(kind)[1], path)

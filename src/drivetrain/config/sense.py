@@ -7,9 +7,11 @@ from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from drivetrain.config.problems import Path, suggestion
-from drivetrain.config.schema import Config, Policy, Route, Sink
+from drivetrain.config.schema import Config, Engine, Policy, Route, Routing, Sink, When
 
 _ENGINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HOST_AND_PORT = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?:[0-9]{1,5}")
+_PROMPT = re.compile(r"[^@\s]+@[1-9][0-9]*")
 _SCHEMES: Mapping[str, Collection[str]] = {
     "engine": ("http", "https", "unix"),
     "store": ("sqlite", "postgresql", "postgres"),
@@ -27,10 +29,15 @@ def findings(config: Config, kinds: Collection[str] | None) -> Iterator[Finding]
     yield from _engines(config, kinds)
     for name, route in config.models.items():
         yield from _route(config, ("models", name), route)
+    for list, names in (("pin", config.residency.pin), ("preload", config.residency.preload)):
+        yield from ((("residency", list, n), "a model needs a name") for n, name in enumerate(names) if not name)
     for name, policy in config.policies.items():
         yield from _policy(("policies", name), policy)
+        yield from _routing(("policies", name, "routing"), policy.routing, config.engines)
     yield from _url(("store", "url"), config.store.url, "store")
     yield from _url(("shared", "url"), config.shared.url, "shared")
+    if config.shared.mode == "leased" and config.shared.url is None:
+        yield ("shared", "mode"), "there is nothing to take leases of; give `shared.url`, or leave it out"
     yield from _url(("oidc", "issuer"), config.oidc.issuer, "provider")
     yield from _url(("oidc", "jwks_url"), config.oidc.jwks_url, "provider")
     for name, sink in config.sinks.items():
@@ -48,6 +55,26 @@ def _engines(config: Config, kinds: Collection[str] | None) -> Iterator[Finding]
             hint = suggestion(engine.kind, kinds)
             yield (*here, "kind"), f"no installed package offers engines of kind {engine.kind!r}{hint}"
         yield from _url((*here, "url"), engine.url, "engine")
+        yield from _discover(here, engine)
+
+
+def _discover(here: Path, engine: Engine) -> Iterator[Finding]:
+    """One way to find instances, and one that an engine of this kind can have."""
+    if (discover := engine.discover) is None:
+        return
+    here = (*here, "discover")
+    ways = [name for name in ("list", "dns", "file") if getattr(discover, name)]
+    if engine.url is not None:
+        yield here, "an engine has a url, or it discovers its instances; leave one of the two out"
+    if engine.kind == "llamacpp":
+        yield here, "the embedded engine is one, and has no instances to discover"
+    if len(ways) != 1:
+        given = f", not {' and '.join(ways)}" if ways else ""
+        yield here, f"give one of list, dns and file{given}"
+    for position, url in enumerate(discover.list):
+        yield from _url((*here, "list", position), url, "engine")
+    if discover.dns is not None and not _HOST_AND_PORT.fullmatch(discover.dns):
+        yield (*here, "dns"), f"{discover.dns!r} must look like host:port"
 
 
 def _route(config: Config, here: Path, route: Route) -> Iterator[Finding]:
@@ -68,11 +95,34 @@ def _policy(here: Path, policy: Policy) -> Iterator[Finding]:
         if not _is_zone(budget.zone):
             known = "expected a name such as UTC or Europe/Berlin"
             yield (*here, "budgets", position, "zone"), f"time zone {budget.zone!r} is not known here; {known}"
+    if policy.hedge.least_s > policy.hedge.most_s:
+        yield (*here, "hedge", "least_s"), f"is more than `most_s`, {policy.hedge.most_s:g}"
+    if policy.prompt is not None and not _PROMPT.fullmatch(policy.prompt):
+        yield (*here, "prompt"), f"{policy.prompt!r} is no version of a prompt; expected NAME@VERSION such as support@3"
     for position, pattern in enumerate(policy.bodies.redact):
         try:
             re.compile(pattern)
         except re.error as error:
             yield (*here, "bodies", "redact", position), f"{pattern!r} is no regular expression: {error}"
+
+
+def _routing(here: Path, routing: Routing, engines: Collection[str]) -> Iterator[Finding]:
+    """A rule says something, of engines that there are, for requests that there can be."""
+    for position, rule in enumerate(routing.rules):
+        at: Path = (*here, "rules", position)
+        when = rule.when
+        for place, engine in enumerate(rule.engines):
+            if engine not in engines:
+                yield (*at, "engines", place), f"there is no engine {engine!r}{suggestion(engine, engines)}"
+        if not rule.engines and rule.tier is None and rule.goal is None:
+            yield at, "says nothing; give it engines, a tier or a goal"
+        if rule.engines and rule.tier is not None:
+            yield at, "engines or a tier, not both"
+        over, under = when.prompt_tokens_over, when.prompt_tokens_under
+        if over is not None and under is not None and under <= over + 1:
+            yield (*at, "when"), f"no prompt has over {over} and under {under} tokens"
+        if when == When() and position + 1 < len(routing.rules):
+            yield (*at, "when"), "holds for every request, so the rules after it never do"
 
 
 def _is_zone(name: str) -> bool:

@@ -58,8 +58,17 @@ class Host(Protocol):
     def notify(self, notice: Notice) -> None:
         """Tells a lifecycle event: shown on `/v1/events`, counted, logged. Never blocks."""
 
-    def evictions(self, resident: Sequence[Resident], *, need_bytes: int, budget_bytes: int) -> Sequence[str]:
-        """Which models to unload, in order, so that `need_bytes` more fit the budget. Raises `Busy` if they cannot."""
+    def pinned(self, model: str) -> bool:
+        """Whether this model, by its id in the library, is to stay in memory once it is there."""
+
+    def evictions(
+        self, resident: Sequence[Resident], *, need_bytes: int, budget_bytes: int, waited_s: float = 0.0
+    ) -> Sequence[str]:
+        """Which models to unload, in order, so that `need_bytes` more fit the budget. Those in use among them are to
+        take no new requests, and leave when they have none. `waited_s`: for how long a caller has waited for room.
+
+        Raises `Busy` if there is none yet, with `retry_after_s` where waiting will help, and `LoadFailed` if there
+        will be none. Instants of `resident` are those of `time.monotonic`."""
 
 
 class Engine(Protocol):

@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -14,6 +14,7 @@ from drivetrain.types import Event, Finished, Request
 
 MAX_BODY_BYTES = 256 * 2**20  # of an answer that is no stream: lists of models, embeddings
 MAX_ERROR_BYTES = 2**20
+MAX_PAGE_BYTES = 8 * 2**20  # of metrics
 PROBE_S = 2.0  # a healthy engine answers a free probe sooner
 DRAIN_S = 0.5  # how long to wait for the end of a stream whose last event has come
 
@@ -29,6 +30,8 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     first_byte_s: Seconds = 600.0  # how long the engine may think before it answers; policies have shorter limits
     idle_s: Seconds = 600.0  # the longest pause in an answer
     keep_idle_s: Seconds = 4.0  # keep below the engine's own keep-alive limit
+    sleep_level: Literal[0, 1, 2] = 0  # vllm: how deep it may be put to sleep when it is idle; 0: not at all
+    sleep_idle_s: Seconds = 900.0  # vllm: how long it has to be idle
     priorities: bool = False  # vllm, sglang: it was started to put requests in order by theirs
 
 
@@ -124,6 +127,15 @@ async def probe(upstream: Upstream, path: str) -> int:
     async with upstream.get(path, first_byte_s=PROBE_S, idle_s=PROBE_S) as answer:
         await answer.drain(PROBE_S)
         return answer.status
+
+
+async def look(upstream: Upstream, path: str) -> bytes | None:
+    """A page that the engine may have or not. Raises an `EngineError` if it cannot be read."""
+    async with upstream.get(path, first_byte_s=PROBE_S, idle_s=PROBE_S) as answer:
+        if answer.status != 200:
+            await answer.drain(PROBE_S)
+            return None
+        return await answer.read(MAX_PAGE_BYTES)
 
 
 async def _body(answer: Answer, decode_error: DecodeError) -> bytes:

@@ -1,64 +1,62 @@
 """The one path of a request: resolve → admit → choose → generate → account.
 
 Fails over to the next engine until the first content of an answer has gone to the caller, never after. Every attempt
-leaves one row in the ledger, whatever became of it.
+leaves one row in the ledger, whatever became of it. What only some policies and rollouts want is kept apart: `arms`,
+`special`, `hedge`.
 """
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from drivetrain import router
 from drivetrain.config.schema import Bodies, Config
 from drivetrain.engines import Host
 from drivetrain.errors import (
+    CallerError,
     DrivetrainError,
     EngineError,
-    EngineFailed,
-    EngineTimeout,
     EngineUnavailable,
     Forbidden,
     ModelNotFound,
 )
-from drivetrain.gateway.account import Account
 from drivetrain.gateway.admission import Admission
+from drivetrain.gateway.arms import Arms
+from drivetrain.gateway.attempt import Attempts
+from drivetrain.gateway.cache import Answers
 from drivetrain.gateway.catalog import Catalog, Entry, Library
+from drivetrain.gateway.choose import Chooser
 from drivetrain.gateway.drain import Drains
 from drivetrain.gateway.explain import Explanation, explanation
+from drivetrain.gateway.hedge import Hedges
 from drivetrain.gateway.meter import Call, Meter, Trace
 from drivetrain.gateway.pool import Member, Pool
-from drivetrain.gateway.prepare import prepare
 from drivetrain.gateway.receipt import Receipt
+from drivetrain.gateway.residence import Residence
 from drivetrain.gateway.retries import Retries
+from drivetrain.gateway.shadow import Shadows
+from drivetrain.gateway.special import Owners, Special, wanted
 from drivetrain.gateway.visit import House, Visit
-from drivetrain.gateway.watch import Watch
 from drivetrain.gateway.way import Leg
-from drivetrain.governance import Attempt, Principal, Resource, Rule
-from drivetrain.policies import access, demand
-from drivetrain.policies.classes import RANKS
+from drivetrain.governance import Attempt, Comparison, Principal, Resource, Rule
+from drivetrain.policies import access
 from drivetrain.policies.prices import Table
 from drivetrain.quota import Quota
-from drivetrain.router import USUAL, Candidate, Decision, Facts
+from drivetrain.rollouts.plan import Plan
+from drivetrain.router import Candidate, Decision, Facts
 from drivetrain.types import (
     Embeddings,
     EmbedRequest,
     Event,
-    Finished,
     Loaded,
     ModelSpec,
     Notice,
-    Progress,
     Request,
 )
 
 __all__ = ["Call", "Gateway", "Receipt", "Record", "Trace"]
-
-# Engines that speak a caller's dialect natively know its defaults.
-NATIVE: Mapping[str, str] = {"ollama": "ollama."}
 
 
 class Record(Protocol):
@@ -77,6 +75,9 @@ class Record(Protocol):
     def refused(self, resource: Resource) -> None:
         """A limit or budget on this refused a request."""
 
+    def compared(self, comparison: Comparison) -> None:
+        """A copy of a request was answered, beside the caller's answer."""
+
 
 class Gateway:
     """Owns the configuration snapshot in force, the pool of engines and the lines of those who wait."""
@@ -91,14 +92,23 @@ class Gateway:
         record: Record,
         quota: Quota,
         prices: Callable[[], Table] = Table,
+        plan: Callable[[], Plan] = Plan,
     ) -> None:
-        """`prices` gives the table in force."""
+        """`prices` gives the table in force, `plan` the rollouts and prompts."""
         self._library = library
         self._admission = Admission(quota, record, shared=config.shared.url is not None)
         self._drains = Drains()
         self.pool = pool = Pool(host, record.notify)
+        pool.on_change = self._list
         self.retries = Retries()
+        self._chooser = Chooser(pool, library, prices)
+        self._arms = Arms(plan, lambda targets: self.catalog.placed(targets))
+        self.residence = Residence(pool, library, record, prices, self._arms.sides)
+        self._attempts = Attempts(pool, library, self.residence)
+        self._hedges = Hedges(self._attempts)
         self._house = House(self._admission, record, prices, self.retries, lambda name: pool.members.get(name))
+        self.shadows = Shadows(self._arms, self._route, self._attempts, self._house, record, self._best)
+        self._owners = Owners(Answers(), self.shadows, self._attempts.version)
         self.configure(config)
 
     def configure(self, config: Config) -> Sequence[Member]:
@@ -108,10 +118,16 @@ class Gateway:
         """
         gone = self.pool.open(config.engines, config.breaker)
         self.config = config
-        self.catalog = Catalog(config, self._library, self.pool.members)
+        self._list()
         self.keeps = any(policy.bodies.keep for policy in config.policies.values())
         self._drains_some = any(policy.on_disconnect == "drain" for policy in config.policies.values())
         return gone
+
+    def _list(self) -> None:
+        """Which names there are, by the configuration and the instances in force."""
+        self.catalog = Catalog(self.config, self._library, self.pool.members, self.pool.families)
+        self._chooser.configure(self.config)
+        self.residence.configure(self.config, self.catalog)
 
     async def cut(self) -> None:
         """End what is still being drained: it is settled and on record when this returns."""
@@ -175,111 +191,92 @@ class Gateway:
 
     async def _answer(self, request: Request, call: Call) -> AsyncGenerator[Sequence[Event], None]:
         visit = await self._visit(request, call)
+        special = Special(self._owners, request, visit) if wanted(visit.leg.entry) else None
+        if special is not None:
+            if special.known is not None:
+                yield visit.given(special.known)
+                return
+            visit.thread = special.thread
         with visit:
             while True:
                 meter = await visit.reach()
                 try:
-                    async with aclosing(self._attempt(request, visit, visit.leg, meter)) as batches:
+                    if special is None:
+                        answer = self._attempts.generate(request, visit, visit.leg, meter)
+                    else:
+                        answer = self._next(request, visit, meter)
+                    async with aclosing(answer) as batches:
                         async for events in batches:
-                            yield events
-                    return
+                            yield events if special is None else special.see(events)
+                    break
                 except EngineError as error:
-                    visit.go_on(error, meter)
+                    visit.go_on(error)
+                except CallerError as error:
+                    if (failed := visit.broke_off) is None:
+                        raise
+                    raise failed from error
+        if special is not None:
+            special.ended(visit)
+
+    def _next(self, request: Request, visit: Visit, meter: Meter) -> AsyncGenerator[Sequence[Event], None]:
+        """The next attempt at an answer, or at the rest of one."""
+        if visit.broke_off is not None and visit.thread is not None:
+            request = visit.thread.resumed()
+        if self._hedges.watches(visit):
+            return self._hedges.generate(request, visit, meter)
+        return self._attempts.generate(request, visit, visit.leg, meter)
 
     async def _visit(self, request: Request | EmbedRequest, call: Call) -> Visit:
         """Where the request may go. A refusal is on record too."""
         visit = Visit(self._house, request, call)
         try:
-            entry = await self.permitted(request.model, call)
-            decision = self._candidates(entry, _facts(request) if len(entry.targets) > 1 else USUAL)
+            entry = self._arms.of(await self.permitted(request.model, call), request, call)
+            decision = self._chooser.decide(entry, request, call)
             visit.begin(
-                Leg(entry=entry, candidate=_first(decision, entry)), lambda: self._others(entry, decision, call.who)
+                Leg(entry=entry, candidate=_first(decision, entry)),
+                lambda: self._others(entry, decision, request, call),
             )
         except DrivetrainError as error:
             visit.refuse(error)
             raise
         return visit
 
-    def _others(self, entry: Entry, decision: Decision, who: Principal) -> list[Leg]:
-        """Where a request may go after the first engine: the other targets of the name, then those of its fallbacks,
-        as far as the key may use them."""
-        legs = [Leg(entry=entry, candidate=candidate) for candidate in decision.order[1:]]
+    def _others(self, entry: Entry, decision: Decision, request: Request | EmbedRequest, call: Call) -> list[Leg]:
+        """Where a request may go after the first engine: the other targets of the name, then those that a rollout
+        has not replaced yet, then those of its fallbacks, as far as the key may use them."""
+        legs, who = [Leg(entry=entry, candidate=candidate) for candidate in decision.order[1:]], call.who
+        if (spill := entry.spill) is not None:
+            legs += self._legs(spill, request, call)
         for other in self._fallbacks(entry):
             if who.models is None or access.may_use(who.models, other.name):
-                legs += [Leg(entry=other, candidate=candidate) for candidate in self._candidates(other).order]
+                legs += self._legs(other, request, call)
         return legs
+
+    def _legs(self, entry: Entry, request: Request | EmbedRequest, call: Call) -> list[Leg]:
+        order = self._chooser.decide(entry, request, call).order
+        return [Leg(entry=entry, candidate=candidate) for candidate in order]
 
     def _fallbacks(self, entry: Entry) -> Iterator[Entry]:
         for name in entry.fallbacks:
             with suppress(ModelNotFound):  # the engine that had it has gone
                 yield self.catalog.resolve(name)
 
-    async def explain(self, model: str, facts: Facts) -> Explanation:
-        """Where a request would go. Raises `ModelNotFound`."""
+    async def explain(self, model: str, facts: Facts, request: Request | None = None, session: str = "") -> Explanation:
+        """Where a request would go. `request`: what its prompt begins with, if that is known.
+
+        Raises `ModelNotFound`.
+        """
         entry = await self.resolve(model)
-        entries = (entry, *self._fallbacks(entry))
-        return explanation(facts, [(each, self._candidates(each, facts)) for each in entries], self.retries)
+        entries = (*self._arms.sides(entry), *self._fallbacks(entry))
+        decided = [(each, self._chooser.explain(each, facts, request, session)) for each in entries]
+        return explanation(facts, decided, self.retries)
 
-    def _candidates(self, entry: Entry, facts: Facts = USUAL) -> Decision:
-        return router.candidates(entry.targets, self.pool.standing, random.random, facts)
+    def _route(self, model: str) -> Entry:
+        return self.catalog.resolve(model)
 
-    async def _attempt(
-        self, request: Request, visit: Visit, leg: Leg, meter: Meter
-    ) -> AsyncGenerator[Sequence[Event], None]:
-        """One engine's answer. What comes before the first content is held back: another engine may yet take over."""
-        entry, name = leg.entry, leg.candidate.engine
-        with Account(visit, leg, meter, self.pool.members.get(name)):
-            member = self._member(name)
-            asked = self._asked(request, visit, leg, meter, member)
-            foreign = visit.call.dialect.startswith("ollama.") and member.config.kind not in NATIVE
-            held: list[Event] = []
-            with Watch(member.name, entry.policy.timeouts, visit.deadlines) as watch:
-                async with aclosing(member.engine.generate(asked)) as batches:
-                    watch.waits()
-                    async for events in batches:
-                        watch.heard(content=meter.see(events))
-                        if meter.reported is not None and (foreign or meter.price is not None):
-                            events = _ended(events, meter, visit, foreign=foreign)
-                        if meter.first_token_s is None:
-                            held += [event for event in events if type(event) is not Progress]
-                            if progress := [event for event in events if type(event) is Progress]:
-                                yield progress
-                        elif held:
-                            yield [*held, *events]
-                            held = []
-                        else:
-                            yield events
-                        watch.waits()
-            if meter.reported is None:
-                raise EngineFailed(f"engine {member.name!r} ended its answer without saying so")
-
-    def _member(self, name: str) -> Member:
-        member = self.pool.members.get(name)
-        if member is None:
-            known = ", ".join(sorted(self.pool.members))
-            raise EngineUnavailable(f"engine {name!r} is not configured; configured: {known}")
-        return member
-
-    def _asked(self, request: Request, visit: Visit, leg: Leg, meter: Meter, member: Member) -> Request:
-        entry, candidate = leg.entry, leg.candidate
-        spec = entry.spec or self.spec_behind(candidate.engine, candidate.model)
-        layers = entry.policy.parameters
-        if spec is not None and spec.parameters:
-            layers = {**spec.parameters, **layers}
-        dialect = NATIVE.get(member.config.kind)
-        native = dialect is not None and request.source is not None and request.source.dialect.startswith(dialect)
-        changes: dict[str, Any] = {
-            "traceparent": visit.traceparent(meter),
-            "connect_s": entry.policy.timeouts.connect_s,
-            "urgency": RANKS[visit.call.priority],
-        }
-        if entry.policy.settings:
-            changes["options"] = {**entry.policy.settings, **request.options}
-        return prepare(request, model=candidate.model, spec=spec, layers=layers, native=native, changes=changes)
-
-    def spec_behind(self, engine: str, model: str) -> ModelSpec | None:
-        """A route may point at a model of the library: its own parameters and system prompt hold there too."""
-        return self._library.lookup(model) if self._member(engine).embedded else None
+    def _best(self, entry: Entry, request: Request, call: Call) -> Candidate:
+        """The engine that a request goes to which has no other chance."""
+        return _first(self._chooser.decide(entry, request, call), entry)
 
     async def embed(self, request: EmbedRequest, call: Call) -> Embeddings:
         """Vectors from the first engine that gives them. Raises as `generate` does."""
@@ -288,38 +285,48 @@ class Gateway:
             while True:
                 meter = await visit.reach()
                 try:
-                    return await self._embed(request, visit, visit.leg, meter)
+                    return await self._attempts.embed(request, visit, visit.leg, meter)
                 except EngineError as error:
-                    visit.go_on(error, meter)
+                    visit.go_on(error)
 
-    async def _embed(self, request: EmbedRequest, visit: Visit, leg: Leg, meter: Meter) -> Embeddings:
-        name, whole, timeouts = leg.candidate.engine, visit.deadlines.whole, leg.entry.policy.timeouts
-        limit_s = timeouts.first_token_s
-        trace = visit.traceparent(meter)
-        asked = replace(request, model=leg.candidate.model, traceparent=trace, connect_s=timeouts.connect_s)
-        with Account(visit, leg, meter, self.pool.members.get(name)):
-            member = self._member(name)
-            try:
-                async with asyncio.timeout(min(limit_s, whole.left_s())):
-                    answer = await member.engine.embed(asked)
-            except TimeoutError as error:
-                if whole.left_s() <= 0:
-                    raise whole.passed(f"engine {member.name!r} was asked and has not finished") from error
-                raise EngineTimeout(f"engine {member.name!r} gave no embedding within {limit_s:g} s") from error
-            meter.reported = answer.usage
-            return answer
+    def spec_behind(self, engine: str, model: str) -> ModelSpec | None:
+        """As `Attempts.spec_behind`."""
+        return self._attempts.spec_behind(engine, model)
 
     async def load(self, model: str, *, keep_alive_s: float | None, options: Mapping[str, Any]) -> None:
         """Bring a model into memory at the first engine that it is routed to. Raises `LoadFailed` with the reason."""
         entry = await self.resolve(model)
-        candidate = _first(self._candidates(entry), entry)
-        engine = self._member(candidate.engine).engine
-        await engine.load(candidate.model, keep_alive_s=keep_alive_s, options={**entry.policy.settings, **options})
+        candidate = _first(self._chooser.usual(entry), entry)
+        engine = self._attempts.member(candidate.engine).engine
+        keep_s = self.residence.keep_alive_s(entry.policy, candidate.engine, candidate.model, keep_alive_s)
+        await engine.load(candidate.model, keep_alive_s=keep_s, options={**entry.policy.settings, **options})
+
+    async def preload(self, model: str, *, keep_alive_s: float | None, options: Mapping[str, Any]) -> Sequence[str]:
+        """Bring a model into memory at every engine that it is routed to. Returns the names of those that have it then;
+        raises why not, if none has."""
+        entry = await self.resolve(model)
+        options = {**entry.policy.settings, **options}
+        places = {target.engine: target.model for target in entry.targets if target.weight}
+        keeps = [self.residence.keep_alive_s(entry.policy, *place, keep_alive_s) for place in places.items()]
+        engines = [self._attempts.member(name).engine for name in places]
+        asked = zip(engines, places.values(), keeps, strict=True)
+        loads = [engine.load(model, keep_alive_s=keep_s, options=options) for engine, model, keep_s in asked]
+        ends = await asyncio.gather(*loads, return_exceptions=True)
+        failures = [end for end in ends if end is not None]
+        for failure in failures:
+            if len(failures) == len(ends) or not isinstance(failure, DrivetrainError):
+                raise failure
+        return [name for name, end in zip(places, ends, strict=True) if end is None]
 
     async def unload(self, model: str) -> None:
         """Free a model's memory at every engine that it is routed to, once its running requests are done."""
         for target in (await self.resolve(model)).targets:
-            await self._member(target.engine).engine.unload(target.model)
+            await self._attempts.member(target.engine).engine.unload(target.model)
+
+    async def dismiss(self, model: str) -> None:
+        """As `unload`, because a caller wants it. Raises `Forbidden` for a model that is to stay."""
+        self.residence.check_free(await self.resolve(model))
+        await self.unload(model)
 
     async def forget(self, model: str) -> None:
         """Free the memory of a library model that is about to go, at whichever engine has it."""
@@ -341,28 +348,8 @@ def _first(decision: Decision, entry: Entry) -> Candidate:
     return decision.first
 
 
-def _facts(request: Request | EmbedRequest) -> Facts:
-    """What the time that a request takes depends on."""
-    prompt = demand.prompt_tokens(request)
-    if isinstance(request, EmbedRequest):
-        return Facts(prompt_tokens=prompt, output_tokens=0)
-    return Facts(prompt_tokens=prompt, output_tokens=request.sampling.max_tokens or USUAL.output_tokens)
-
-
 async def _loaded(member: Member) -> tuple[str, Sequence[Loaded]]:
     try:
         return member.name, await member.engine.loaded()
     except EngineError:
         return member.name, ()  # it went away since its last probe; the next one tells
-
-
-def _ended(events: Sequence[Event], meter: Meter, visit: Visit, *, foreign: bool) -> Sequence[Event]:
-    """An answer's end, with durations for a caller whose dialect has them, and with its price where it has one."""
-    end = events[-1]
-    if type(end) is not Finished:
-        return events
-    if foreign:
-        end = meter.timed(end)
-    if meter.price is not None:
-        end = meter.priced(end, visit.spent_micro_usd)
-    return [*events[:-1], end]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from drivetrain.errors import (
+    BudgetExceeded,
     CallerError,
     Cancelled,
     DrivetrainError,
@@ -25,6 +26,7 @@ from drivetrain.quota import Hold, Standing
 from drivetrain.types import Usage
 
 NOTHING = Usage()
+LOST = "hedge_lost"  # another engine, asked beside it, was the first to begin
 
 
 class Account:
@@ -41,10 +43,14 @@ class Account:
     def __enter__(self) -> None:
         if self._member is not None:
             self._member.begins(self._meter)
-        _tell(self._visit, self._meter)
+        self._visit.running += 1
+        self._visit.receipt.attempts += 1
+        tell(self._visit, self._meter)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         meter, visit, leg, member = self._meter, self._visit, self._leg, self._member
+        if not meter.lost:  # else it is not counted any more
+            visit.running -= 1
         if member is not None:
             member.ends(meter, worked=worked(error))
             if isinstance(error, EngineUnavailable):
@@ -53,20 +59,24 @@ class Account:
             meter.reported = NOTHING  # nothing came of it
             meter.free = True
         if isinstance(error, EngineError):
-            visit.weigh(error, meter)
+            visit.weigh(error, meter, leg)
         outcome, status, why = verdict(error, meter)
-        if outcome == "cancelled" and leg.entry.policy.on_disconnect == "free":
+        if meter.lost:
+            why = LOST
+        elif outcome == "cancelled" and leg.entry.policy.on_disconnect == "free":
             meter.free, why = True, "cancelled, not charged"
         elif outcome == "ok" and visit.receipt.left:
             outcome, status, why = "cancelled", Cancelled.status, "drained"
+        if meter.cut:
+            why = BudgetExceeded.code
         region = (member.config.region or "") if member is not None else ""
         visit.book(leg, meter, outcome=outcome, status=status, why=why, region=region)
 
 
-def _tell(visit: Visit, meter: Meter) -> None:
+def tell(visit: Visit, meter: Meter) -> None:
+    """The caller is told that this attempt answers."""
     receipt, ticket, candidate = visit.receipt, visit.inside, meter.candidate
     receipt.engine, receipt.model, receipt.why = candidate.engine, candidate.model, candidate.why
-    receipt.attempts += 1
     receipt.queued_s = ticket.queued_s
     receipt.overhead_s = meter.overhead_s
     if (hold := ticket.hold) is not None:

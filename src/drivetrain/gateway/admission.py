@@ -63,13 +63,22 @@ class Ticket:
 
     async def cover(self, micro_usd: int) -> None:
         """Set aside as much as the next attempt may cost, on top of what was spent. Raises `BudgetExceeded`."""
+        if (refusal := await self._extend(micro_usd)) is not None:
+            raise self._admission.refused(refusal)
+
+    async def affords(self, micro_usd: int) -> bool:
+        """As `cover`, for an attempt that is under way: whether so much is set aside now."""
+        return await self._extend(micro_usd) is None
+
+    async def _extend(self, micro_usd: int) -> Refusal | None:
         wanted = micro_usd + self.micro_usd
         if self.hold is None or wanted <= self.hold.demand.micro_usd:
-            return
+            return None
         answer = await self._admission.quota.extend(self.hold, wanted - self.hold.demand.micro_usd)
         if isinstance(answer, Refusal):
-            raise self._admission.refused(answer)
+            return answer
         self.hold = answer
+        return None
 
     def uncounted(self, rules: Sequence[Rule]) -> Sequence[Rule]:
         """Those that do not count this request yet: it stays one, however many engines it goes to."""

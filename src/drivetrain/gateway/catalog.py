@@ -6,7 +6,7 @@ list is a pool of them. Names match as in Ollama: exactly, with `:latest` added 
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from drivetrain.config.schema import Config, Policy, Target
 from drivetrain.errors import ModelNotFound
 from drivetrain.gateway.pool import Member
 from drivetrain.policies.access import plain
+from drivetrain.rollouts.plan import Prompt
 from drivetrain.types import Model, ModelSpec, Value
 
 DEFAULT_POLICY = "default"
@@ -35,19 +36,37 @@ class Entry(Value, frozen=True, kw_only=True):
     policy: Policy = Policy()
     fallbacks: tuple[str, ...] = ()  # public names to be tried after the targets
     spec: ModelSpec | None = None  # of a library model
+    rollout: str = ""  # of an arm of a rollout: "ROLLOUT:ARM", for the ledger
+    settings: Mapping[str, Any] = {}  # of the arm, over the policy's
+    parameters: Mapping[str, Any] = {}  # likewise
+    prompt: Prompt | None = None  # what requests get as their system prompt
+    spill: "Entry | None" = None  # where requests of the arm go when its engines fail
+
+    @property
+    def prompt_version(self) -> str:
+        return self.prompt.reference if self.prompt is not None else ""
 
 
 class Catalog:
     """A view over one configuration snapshot, the library and the engines; holds nothing of its own but look-ups."""
 
-    def __init__(self, config: Config, library: Library, members: Mapping[str, Member]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        library: Library,
+        members: Mapping[str, Member],
+        families: Mapping[str, Sequence[str]] = {},
+    ) -> None:
+        """`families`: engines whose instances are discovered, with the names of those."""
         self._library = library
         self._members = members
+        self._families = families
+        self._drained = frozenset(name for name, member in members.items() if member.drained)
         self._policy = config.policies.get(DEFAULT_POLICY, Policy())
         self._routes = {
             name: Entry(
                 name=name,
-                targets=route.targets,
+                targets=self.placed(route.targets),
                 policy_name=route.policy,
                 policy=config.policies.get(route.policy, Policy()),
                 fallbacks=route.fallbacks,
@@ -74,17 +93,31 @@ class Catalog:
 
     def _from_library(self, spec: ModelSpec) -> Entry:
         target = Target(engine=spec.engine, model=spec.remote_model or spec.id)
-        return Entry(name=spec.id, targets=(target,), policy=self._policy, spec=spec)
+        return Entry(name=spec.id, targets=self.placed((target,)), policy=self._policy, spec=spec)
+
+    def placed(self, targets: Sequence[Target]) -> Sequence[Target]:
+        """The same, with every instance in the place of the engine that it is one of, and those that were taken out of
+        rotation without weight; if that is all of them, whoever asks one is told so."""
+        if not self._families and not self._drained:
+            return targets
+        found = tuple(one for target in targets for one in self._instances(target))
+        able = tuple(replace(one, weight=0) if one.engine in self._drained else one for one in found)
+        return able if any(one.weight for one in able) else found
+
+    def _instances(self, target: Target) -> Sequence[Target]:
+        names = self._families.get(target.engine)
+        return [replace(target, engine=name) for name in names] if names else (target,)
 
     def _discovered(self, model: str) -> Sequence[Target]:
         wanted = plain(model)
-        return tuple(
+        found = [
             Target(engine=member.name, model=found.id, weight=member.config.weight)
             for member in self._members.values()
             if not member.embedded
             for found in member.models
             if plain(found.id) == wanted
-        )
+        ]
+        return self.placed(tuple(found))
 
     def models(self) -> Sequence[Model]:
         """Every public model once, as far as known with its details."""

@@ -13,6 +13,7 @@ class Choice(Value, frozen=True, kw_only=True):
 
     model: str
     policy: str
+    arm: str = ""  # of the rollout that the model is in
     candidates: Sequence[Considered]  # in the order in which they would be asked
 
 
@@ -27,7 +28,7 @@ class Explanation(Value, frozen=True, kw_only=True):
 
 
 def explanation(asked: Facts, decided: Sequence[tuple[Entry, Decision]], retries: Retries) -> Explanation:
-    """`decided`: the entry of the model, then those of its fallbacks."""
+    """`decided`: the entry of the model, or one for each arm of its rollout, then those of its fallbacks."""
     entry, _ = decided[0]
     rule = entry.policy.retries
     return Explanation(
@@ -35,7 +36,12 @@ def explanation(asked: Facts, decided: Sequence[tuple[Entry, Decision]], retries
         prompt_tokens=asked.prompt_tokens,
         output_tokens=asked.output_tokens,
         choices=[
-            Choice(model=each.name, policy=each.policy_name, candidates=decision.considered)
+            Choice(
+                model=each.name,
+                policy=each.policy_name,
+                arm=each.rollout.rpartition(":")[2],
+                candidates=decision.considered,
+            )
             for each, decision in decided
         ],
         total_s=entry.policy.timeouts.total_s,

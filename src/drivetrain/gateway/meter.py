@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -53,6 +53,11 @@ class Call(Value, frozen=True, kw_only=True):
     read_timeout_s: float | None = None  # how long the caller's client waits for bytes
     alone: bool = False  # no second engine is to be asked
     priority: Priority = "default"  # its class: what was asked for, and no more than the key may have
+    session: str = ""  # the conversation that it belongs to, if the caller named one
+    region: str = ""  # where the caller is, if he said so
+    client: str = ""  # the address that it came from
+    prompt: str = ""  # NAME@VERSION of the system prompt that the caller asked for
+    fresh: bool = False  # an answer given before will not do
 
 
 class Entrance(Protocol):
@@ -66,16 +71,29 @@ class Entrance(Protocol):
     def reserved_micro_usd(self) -> int: ...
 
 
+class Place(NamedTuple):
+    """Where an attempt was made, and as part of what."""
+
+    region: str = ""
+    rollout: str = ""
+    prompt: str = ""
+
+
+NOWHERE = Place()
+
+
 class Meter:
     """Counts one attempt. `see` each batch of events, then `row`."""
 
     __slots__ = (
         "began",
         "candidate",
+        "cut",
         "deltas",
         "first_token_s",
         "free",
         "last",
+        "lost",
         "overhead_s",
         "position",
         "price",
@@ -89,9 +107,11 @@ class Meter:
         self.candidate = candidate
         self.price = price  # None: nothing is charged
         self.free = False  # nothing is charged for this one
+        self.cut = False  # it was ended here, for its budget was used up
         self.span_id = f"{random.getrandbits(64):016x}"
         self.position = position
         self.last = True  # no other attempt follows; known when it has ended
+        self.lost = False  # another engine, asked beside it, was the first to begin
         self.overhead_s = 0.0  # spent here before the engine was asked
         self.started_s = time.time()
         self.began = time.perf_counter()
@@ -99,6 +119,10 @@ class Meter:
         self.deltas = 0  # content events: about one token each
         self.reported: Usage | None = None
         self.waited_s = 0.0  # until the model was loaded
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self.began
 
     def see(self, events: Sequence[Event]) -> bool:
         """Whether any of the events is content, which commits the answer to this engine."""
@@ -164,7 +188,7 @@ class Meter:
         outcome: Outcome,
         status: int,
         why: str,
-        region: str = "",
+        place: Place = NOWHERE,
         ticket: Entrance | None = None,
     ) -> Attempt:
         """`model`: the public name under whose policy it was made; a fallback's is not the one that was asked for."""
@@ -193,13 +217,14 @@ class Meter:
             first_token_s=self.first_token_s,
             total_s=time.perf_counter() - self.began,
             cost_micro_usd=cost.micro_usd,
-            final=outcome != "absorbed",
+            final=outcome != "absorbed" and not self.lost,
             key_id=who.key_id,
             user_id=who.user,
             project_id=who.project,
             team_id=who.team,
             org_id=who.org,
-            region=region,
+            region=place.region,
+            prompt_version=place.prompt,
             cache_write_tokens=usage.cache_write,
             price_id=self.price.id if self.price is not None and not self.free else "",
             compute_micro_usd=cost.compute_micro_usd,
@@ -208,6 +233,7 @@ class Meter:
             admitted_s=max(0.0, admitted_s),
             reserved_micro_usd=ticket.reserved_micro_usd if ticket else 0,
             overhead_s=self.overhead_s,
+            rollout=place.rollout,
             trace_id=trace.id,
             span_id=self.span_id,
             parent_span_id=trace.parent,

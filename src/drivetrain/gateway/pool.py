@@ -1,161 +1,73 @@
-"""The owner of the engine instances: opens and closes them, probes them, and learns from requests how they stand."""
+"""The owner of the engine instances: opens and closes them as they come and go, probes them, and learns from requests
+how they stand."""
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
 from drivetrain.config.schema import Breaker as BreakerConfig
+from drivetrain.config.schema import Discover, Target
 from drivetrain.config.schema import Engine as EngineConfig
-from drivetrain.config.schema import Target
 from drivetrain.engines import Engine, EngineSettings, Host, open_engine
-from drivetrain.errors import DrivetrainError
-from drivetrain.gateway.meter import Meter
-from drivetrain.router import Breaker, Speedometer, Standing
-from drivetrain.types import Health, Model, Notice
+from drivetrain.errors import BadRequest, DrivetrainError
+from drivetrain.gateway.discovery import Resolve, Unknown, addresses, family, instances, resolved
+from drivetrain.gateway.hearsay import Finding, Heard, Hearsay, subject
+from drivetrain.gateway.member import USUAL_RULES, Member
+from drivetrain.gateway.warmth import WARMING
+from drivetrain.router import Standing
+from drivetrain.types import Health, Notice
+
+__all__ = ["Member", "Pool", "retire"]
 
 PROBE_S = 10.0
 PROBE_DOWN_S = 1.0  # an engine that is away is looked for more often
-MOST_HELD_S = 300.0  # an engine is asked again after so long, whatever it said
-MOST_MODELS = 256  # of an engine, whose speed is remembered
 GONE = Standing(ready=False)  # of an engine that is no member
-USUAL_RULES = BreakerConfig()
-UNPROBED = Health(live=True, ready=True, message="not probed yet")
+JITTER = 0.05  # of a pause between probes, so that replicas do not all come at once
+HEED_S = 1.0  # between two looks of which engines others warn
+
+log = logging.getLogger("drivetrain.pool")
 
 
-class Member:
-    """One engine instance and how it stands."""
+class Family:
+    """An engine whose instances are discovered."""
 
-    def __init__(
-        self,
-        name: str,
-        config: EngineConfig,
-        engine: Engine,
-        rules: BreakerConfig = USUAL_RULES,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.name = name
+    def __init__(self, config: EngineConfig, discover: Discover, urls: Sequence[str]) -> None:
         self.config = config
-        self.engine = engine
-        self.outstanding = 0
-        self.not_before_s = 0.0  # by `clock`; until then it asked to be left alone (Retry-After)
-        self.breaker = Breaker(rules)
-        self.health = UNPROBED
-        self._gone = False  # the last probe found it away
-        self.told_live: bool | None = None  # what the last notice said
-        self.models: Sequence[Model] = ()
-        self.ailing = asyncio.Event()  # a request found it away: probe now
-        self._idle: asyncio.Event | None = None
-        self._clock = clock
-        self._speeds: dict[str, Speedometer] = {}  # by its name of the model
-        self._trials: list[Meter] = []  # attempts that began while its breaker was open
-
-    @property
-    def embedded(self) -> bool:
-        return self.config.kind == "llamacpp"
-
-    def standing(self, model: str = "") -> Standing:
-        """Now, for work with this model of it."""
-        now_s = self._clock()
-        breaker, speeds = self.breaker, self._speeds.get(model)
-        if self._trials:
-            self._prove(now_s)
-        return Standing(
-            ready=self.health.ready,
-            outstanding=self.outstanding,
-            state=breaker.state(now_s),
-            wait_s=self.not_before_s - now_s if self.not_before_s > now_s else 0.0,
-            share=1.0 if breaker.whole_s < now_s else breaker.share(now_s),
-            speed=speeds.speed(now_s) if speeds is not None else None,
-        )
-
-    def _prove(self, now_s: float) -> None:
-        """A trial that has begun to answer has succeeded, however long the answer."""
-        for meter in self._trials:
-            if meter.first_token_s is not None:
-                self._trials.remove(meter)
-                self.breaker.succeeded(now_s, trial=True)
-                return
-
-    def begins(self, meter: Meter) -> None:
-        """An attempt at it; `ends` tells what came of it."""
-        self.outstanding += 1
-        if self.breaker.began():
-            self._trials.append(meter)
-
-    def ends(self, meter: Meter, *, worked: bool | None) -> None:
-        """`worked`: whether it did its part; None if this attempt does not tell."""
-        self.outstanding -= 1
-        if not self.outstanding and self._idle is not None:
-            self._idle.set()
-        now_s = self._clock()
-        trial = False
-        if self._trials:
-            self._prove(now_s)
-            if trial := meter in self._trials:
-                self._trials.remove(meter)
-        if worked is None:
-            self.breaker.spared(trial=trial)
-        elif worked:
-            self.breaker.succeeded(now_s, trial=trial)
-        else:
-            self.breaker.failed(now_s, trial=trial)
-        self._measure(meter, now_s, worked=worked)
-
-    def _measure(self, meter: Meter, now_s: float, *, worked: bool | None) -> None:
-        total_s, usage = time.perf_counter() - meter.began, meter.reported
-        first_s, model = meter.first_token_s, meter.candidate.model
-        speeds = self._speeds.get(model)
-        if worked and first_s is not None and usage is not None:
-            if speeds is None:
-                speeds = self._meet(model)
-            speeds.answered(
-                now_s,
-                prompt_tokens=usage.prompt - usage.cached,
-                first_token_s=first_s - meter.waited_s,
-                tokens=usage.completion,
-                rest_s=total_s - first_s,
-            )
-        elif speeds is not None and first_s is None and worked is not True:
-            speeds.silent(now_s, waited_s=total_s - meter.waited_s)
-
-    def _meet(self, model: str) -> Speedometer:
-        if len(self._speeds) >= MOST_MODELS:
-            del self._speeds[next(iter(self._speeds))]
-        found = self._speeds[model] = Speedometer()
-        return found
-
-    async def idle(self) -> None:
-        """Wait until no request of ours is left."""
-        self._idle = asyncio.Event()
-        if self.outstanding:
-            await self._idle.wait()
-
-    def found(self, health: Health) -> None:
-        """By a probe. An engine that was away for requests only has not come back: its breaker knows better."""
-        if health.ready and not self.health.ready:
-            now_s = self._clock()
-            if self._gone or self.breaker.state(now_s) == "closed":
-                self.breaker.returned(now_s)
-        self.health, self._gone = health, not health.ready
-
-    def rest(self, wanted_s: float) -> None:
-        """It asked to be left alone for so long."""
-        self.not_before_s = self._clock() + min(wanted_s, MOST_HELD_S)
-
-    def lost(self, message: str) -> None:
-        """A request could not reach it."""
-        self.health = Health(live=False, ready=False, message=message)
-        self.ailing.set()
+        self.discover = discover
+        self.urls = urls  # where they are
+        self.heard = urls  # the same, with those that are no addresses
+        self.wrong = ""  # why nobody can tell now
 
 
 class Pool:
-    """`run` probes until it is cancelled; `members` is what others read."""
+    """`run` discovers and probes until it is cancelled; `members` and `families` are what others read."""
 
-    def __init__(self, host: Host, notify: Callable[[Notice], None]) -> None:
+    def __init__(self, host: Host, notify: Callable[[Notice], None], resolve: Resolve = resolved) -> None:
         self._host = host
         self._notify = notify
-        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._resolve = resolve
+        self._rules = USUAL_RULES
+        self._single: Mapping[str, EngineConfig] = {}  # engines that are one instance each
+        self._families: Mapping[str, Family] = {}
+        self._watched: dict[Member | Family, asyncio.Task[None]] = {}
+        self._leaving: set[Member] = set()
+        self._drained: frozenset[str] = frozenset()
+        self._stirred = asyncio.Event()  # somebody has come or gone
         self.members: dict[str, Member] = {}
+        self.hearsay: Hearsay | None = None  # of other replicas
+        self.warms: Callable[[Member], bool] = lambda member: False  # who is warmed before requests
+        self.on_change: Callable[[], None] = lambda: None  # called when instances came, went, were drained or resumed
+
+    @property
+    def families(self) -> Mapping[str, Sequence[str]]:
+        """The engines whose instances are discovered, and the names of those."""
+        return {
+            name: [one for one in instances(name, each.config, each.urls) if one in self.members]
+            for name, each in self._families.items()
+        }
 
     def open(self, engines: Mapping[str, EngineConfig], rules: BreakerConfig = USUAL_RULES) -> list[Member]:
         """Take on the engines of a configuration: new or changed ones are opened. `rules` hold for all.
@@ -163,17 +75,46 @@ class Pool:
         Returns those that have to go, still open: `retire` them. Raises `BadRequest` and changes nothing if one cannot
         be opened.
         """
-        fresh = {
-            name: Member(name, config, open_engine(name, _settings(config), self._host), rules)
+        single = {name: config for name, config in engines.items() if config.discover is None}
+        families = {
+            name: self._family(name, config, config.discover)
             for name, config in engines.items()
+            if config.discover is not None
+        }
+        wanted = _wanted(single, families)
+        gone = self._take_on(wanted, self._opened(wanted, rules))
+        for member in self.members.values():
+            member.breaker.rules = rules
+        self._rules = rules
+        self._single, self._families = single, families
+        return gone
+
+    def _family(self, name: str, config: EngineConfig, discover: Discover) -> Family:
+        """What was found before holds until it is known where instances are by the new configuration."""
+        known = self._families.get(name)
+        if known is not None and known.config == config:
+            return known
+        return Family(config, discover, discover.list or (known.urls if known is not None else ()))
+
+    def _opened(self, wanted: Mapping[str, EngineConfig], rules: BreakerConfig) -> Mapping[str, Member]:
+        """New members, for those of the wanted that are not there, or not like this. Raises `BadRequest`."""
+        return {
+            name: Member(name, config, open_engine(name, _settings(config), self._host), rules)
+            for name, config in wanted.items()
             if name not in self.members or self.members[name].config != config
         }
-        kept = {name: member for name, member in self.members.items() if name in engines and name not in fresh}
-        gone = [member for name, member in self.members.items() if kept.get(name) is not member]
-        self.members = {name: fresh.get(name) or kept[name] for name in engines}
-        for member in kept.values():
-            member.breaker.rules = rules
-        return gone
+
+    def _take_on(self, wanted: Iterable[str], fresh: Mapping[str, Member]) -> list[Member]:
+        """These are the members from now on. Returns those that are not any more."""
+        before = self.members
+        self.members = {name: fresh.get(name) or before[name] for name in wanted}
+        for member in fresh.values():
+            member.drained = self._is_drained(member.name)
+            member.tell = partial(self._told, member)
+            member.warms = self.warms
+            member.health = member.warmth.expect(member.health, needed=self.warms(member))
+        self._stirred.set()
+        return [member for name, member in before.items() if self.members.get(name) is not member]
 
     def standing(self, target: Target) -> Standing:
         """Of the engine of a target, now."""
@@ -181,38 +122,142 @@ class Pool:
         return member.standing(target.model) if member is not None else GONE
 
     async def run(self) -> None:
-        """Probe every member for as long as it is one."""
+        """Look for instances, and probe every member for as long as it is one."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._heed())
             while True:
-                for member in self.members.values():
-                    if member.name not in self._probes or self._probes[member.name].done():
-                        self._probes[member.name] = group.create_task(self._watch(member))
-                await asyncio.sleep(1.0)
+                self._stirred.clear()
+                self._watched = {who: task for who, task in self._watched.items() if not task.done()}
+                for each in self._families.values():
+                    if each not in self._watched and not each.discover.list:
+                        self._watched[each] = group.create_task(self._keep_looking(each))
+                for member in (*self.members.values(), *self._leaving):
+                    if member not in self._watched:
+                        self._watched[member] = group.create_task(self._watch(member))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await self._stirred.wait()
+
+    async def aclose(self) -> None:
+        for member in (*self.members.values(), *self._leaving):
+            await member.engine.aclose()
+        self.members = {}
+
+    # --- who is there -------------------------------------------------------------------------------------------------
+
+    async def seek(self) -> None:
+        """Look for the instances of every engine now."""
+        async with asyncio.TaskGroup() as group:
+            for name, each in self._families.items():
+                group.create_task(self._seek(name, each))
+
+    async def _keep_looking(self, each: Family) -> None:
+        while name := next((name for name, known in self._families.items() if known is each), None):
+            await self._seek(name, each)
+            await asyncio.sleep(each.discover.every_s)
+
+    async def _seek(self, name: str, each: Family) -> None:
+        try:
+            urls = await addresses(each.discover, self._host.home, self._resolve)
+        except Unknown as error:
+            if each.wrong != str(error):
+                log.warning("engine %r keeps the instances that are known: %s", name, error)
+            each.wrong = str(error)
+            return
+        each.wrong = ""
+        if urls != each.heard and self._families.get(name) is each:
+            self._settle(name, each, urls)
+
+    def _settle(self, name: str, each: Family, urls: Sequence[str]) -> None:
+        """Its instances are there from now on. Others get no new requests, and are closed when they are idle."""
+        fresh: dict[str, Member] = {}
+        usable = []
+        for url in urls:
+            try:
+                fresh.update(self._opened(instances(name, each.config, (url,)), self._rules))
+                usable.append(url)
+            except (BadRequest, ValueError) as error:  # it may be no URL at all
+                log.warning("engine %r: an instance is left out: %s", name, error)
+        before, each.urls, each.heard = self.members, usable, urls
+        gone = self._take_on(_wanted(self._single, self._families), fresh)
+        for member in gone:
+            self._leaving.add(member)
+            member.ailing.set()
+            self._notify(Notice(name="engine.left", engine=member.name))
+        for joined in self.members.keys() - before.keys():
+            self._notify(Notice(name="engine.joined", engine=joined))
+        self.on_change()
+
+    # --- who is taken out ---------------------------------------------------------------------------------------------
+
+    def drain(self, names: frozenset[str]) -> None:
+        """Exactly these engines and instances get no new requests from now on."""
+        if names == self._drained:
+            return
+        self._drained = names
+        for member in self.members.values():
+            drained = self._is_drained(member.name)
+            if drained is not member.drained:
+                member.drained = drained
+                self._notify(Notice(name="engine.drained" if drained else "engine.resumed", engine=member.name))
+        self.on_change()
+
+    def _is_drained(self, name: str) -> bool:
+        return name in self._drained or family(name) in self._drained
+
+    def _told(self, member: Member, event: str) -> None:
+        """By its breaker."""
+        self._notify(Notice(name=event, engine=member.name))
+        about = subject(member.name, member.config)
+        if event == "engine.set_aside" and self.hearsay is not None and about is not None:
+            self.hearsay.warn(about, member.breaker.rules.open_s)
+
+    async def _heed(self) -> None:
+        """What other replicas warn of."""
+        while True:
+            if (hearsay := self.hearsay) is not None:
+                about = {subject(member.name, member.config): member for member in self.members.values()}
+                for warned in await hearsay.warned([one for one in about if one is not None]):
+                    about[warned].breaker.warned()
+            await asyncio.sleep(HEED_S)
+
+    # --- how they are -------------------------------------------------------------------------------------------------
 
     async def _watch(self, member: Member) -> None:
+        """Probe it, and see it off when it has left."""
+        age_s = 0.0
         while self.members.get(member.name) is member:
+            fresh_s = 0.0 if member.ailing.is_set() else _pause_s(member)
             member.ailing.clear()
-            await self.probe(member)
-            pause_s = PROBE_S if member.health.live else PROBE_DOWN_S
-            try:
-                async with asyncio.timeout(pause_s):
+            age_s = await self.probe(member, fresh_s)
+            pause_s = (_pause_s(member) - age_s) * (1 + JITTER * random.random())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(pause_s, 0.0)):
                     await member.ailing.wait()
-            except TimeoutError:
-                continue
+        if member in self._leaving:
+            await retire((member,))
+            self._leaving.discard(member)
 
-    async def probe(self, member: Member) -> None:
-        """Ask an engine how it is and what it has. Free of cost: never generates."""
-        found = await member.engine.health()
-        if found.live:
-            try:
-                member.models = await member.engine.models()
-            except DrivetrainError as error:
-                found = Health(live=True, ready=False, message=error.message)
-        member.found(found)
+    async def probe(self, member: Member, fresh_s: float = 0.0) -> float:
+        """Find out how an engine is and what it has. Free of cost: never generates. With replicas that tell each other,
+        one of them asks it, and a finding that is no older than `fresh_s` will do. Returns how old it is."""
+        about = subject(member.name, member.config) if self.hearsay is not None else None
+        if self.hearsay is None or about is None:
+            heard = Heard(await _found(member.engine), 0.0)
+        else:
+            heard = await self.hearsay.ask(about, fresh_s, partial(_found, member.engine))
+        self._learn(member, heard.finding)
+        return heard.age_s
+
+    def _learn(self, member: Member, finding: Finding) -> None:
+        if finding.health.live:
+            member.models = finding.models
+        member.found(finding.health)
         if member.told_live != member.health.live:
             member.told_live = member.health.live
             name = "engine.up" if member.health.live else "engine.down"
-            wrong = None if member.health.ready else member.health.message or None
+            well = member.health.ready or member.health.message == WARMING
+            wrong = None if well else member.health.message or None
             self._notify(Notice(name=name, engine=member.name, error=wrong))
 
     async def refresh(self) -> None:
@@ -222,10 +267,28 @@ class Pool:
                 if not member.embedded:
                     group.create_task(self.probe(member))
 
-    async def aclose(self) -> None:
-        for member in self.members.values():
-            await member.engine.aclose()
-        self.members = {}
+
+async def _found(engine: Engine) -> Finding:
+    """By asking it."""
+    health = await engine.health()
+    if not health.live:
+        return Finding(health=health)
+    try:
+        return Finding(health=health, models=tuple(await engine.models()))
+    except DrivetrainError as error:
+        return Finding(health=Health(live=True, ready=False, message=error.message))
+
+
+def _pause_s(member: Member) -> float:
+    return PROBE_S if member.health.live else PROBE_DOWN_S
+
+
+def _wanted(single: Mapping[str, EngineConfig], families: Mapping[str, Family]) -> Mapping[str, EngineConfig]:
+    """Every engine that is to be a member."""
+    wanted = dict(single)
+    for name, each in families.items():
+        wanted.update(instances(name, each.config, each.urls))
+    return wanted
 
 
 async def retire(members: Sequence[Member]) -> None:

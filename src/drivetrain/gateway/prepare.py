@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from drivetrain.dialects import ollama
+from drivetrain.dialects import ollama, openai
 from drivetrain.errors import BadRequest
 from drivetrain.types import Message, ModelSpec, Request, Sampling, Text
 
@@ -43,12 +43,13 @@ def prepare(
     layers: Mapping[str, Any],
     native: bool,
     changes: Mapping[str, Any] = {},
+    system: str = "",
 ) -> Request:
     """The request for an engine that calls the model `model`.
 
     `changes`: further members. `layers`: merged parameters of policy and model. `native`: the engine speaks the
-    caller's own dialect, whose defaults it therefore knows. Raises `BadRequest` for a parameter of the wrong type,
-    which names it.
+    caller's own dialect, whose defaults it therefore knows. `system`: a system prompt in place of the model's own.
+    Raises `BadRequest` for a parameter of the wrong type, which names it.
     """
     changes = dict(changes)
     if model != request.model:
@@ -60,9 +61,9 @@ def prepare(
         sampling = under(sampling, ollama.DEFAULTS)
     if sampling is not request.sampling:
         changes["sampling"] = sampling
-    if spec is not None and request.messages and (preamble := preamble_of(spec, request)):
+    if (spec is not None or system) and request.messages and (preamble := preamble_of(spec, request, system)):
         changes["messages"] = (*preamble, *request.messages)
-        changes["source"] = None  # the caller's own words no longer say it all
+        changes["source"] = openai.around(request.source, before=preamble)  # None: it no longer says it all
     return replace(request, **changes) if changes else request
 
 
@@ -89,9 +90,10 @@ def under(upper: Sampling, lower: Sampling) -> Sampling:
     return replace(upper, **filled) if filled else upper
 
 
-def preamble_of(spec: ModelSpec, request: Request) -> tuple[Message, ...]:
-    """The model's own system prompt, unless the request has one, and the conversation that precedes every request."""
-    system: tuple[Message, ...] = ()
-    if spec.system and not any(message.role in ("system", "developer") for message in request.messages):
-        system = (Message(role="system", content=(Text(text=spec.system),)),)
-    return (*system, *spec.messages)
+def preamble_of(spec: ModelSpec | None, request: Request, system: str = "") -> tuple[Message, ...]:
+    """The system prompt, unless the request has one, and the conversation that precedes every request of the model."""
+    text = system or (spec.system if spec is not None else None)
+    before: tuple[Message, ...] = ()
+    if text and not any(message.role in ("system", "developer") for message in request.messages):
+        before = (Message(role="system", content=(Text(text=text),)),)
+    return (*before, *spec.messages) if spec is not None else before

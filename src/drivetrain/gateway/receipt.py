@@ -10,6 +10,7 @@ class Receipt:
 
     __slots__ = (
         "attempts",
+        "cached",
         "cost_micro_usd",
         "degraded",
         "engine",
@@ -26,6 +27,7 @@ class Receipt:
         self.model = ""  # as that engine calls it
         self.why = ""  # it was chosen
         self.attempts = 0
+        self.cached = False  # it is an answer that was given before
         self.queued_s = 0.0
         self.overhead_s = 0.0  # spent here before the engine was asked
         self.cost_micro_usd: int | None = None  # so far; None: nothing has a price here

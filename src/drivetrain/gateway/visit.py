@@ -18,10 +18,12 @@ from drivetrain.errors import (
     EngineUnavailable,
 )
 from drivetrain.gateway.admission import Admission, Ticket
+from drivetrain.gateway.cache import given_again
 from drivetrain.gateway.catalog import Entry
 from drivetrain.gateway.deadline import Deadlines, deadlines
-from drivetrain.gateway.meter import Call, Meter, Outcome
+from drivetrain.gateway.meter import Call, Meter, Outcome, Place
 from drivetrain.gateway.receipt import Receipt
+from drivetrain.gateway.resume import Thread
 from drivetrain.gateway.retries import MOST_PAUSE_S, Retries, pause_s, retried
 from drivetrain.gateway.way import Leg, Members, Way, able, held_s
 from drivetrain.governance import Attempt, Price, Rule
@@ -29,7 +31,7 @@ from drivetrain.policies import demand, prices
 from drivetrain.policies.prices import Table
 from drivetrain.quota import Demand
 from drivetrain.router import Candidate
-from drivetrain.types import EmbedRequest, Request, Usage
+from drivetrain.types import EmbedRequest, Event, Finished, Request, Usage
 
 NOBODY = Candidate(engine="", model="", why="")  # of a request that was refused before an engine was chosen
 ONE = Demand()
@@ -57,7 +59,6 @@ class Visit:
 
     __slots__ = (
         "_admission",
-        "_attempts",
         "_before",
         "_began_s",
         "_elsewhere_s",
@@ -65,6 +66,7 @@ class Visit:
         "_house",
         "_model",
         "_others",
+        "_over",
         "_pause_s",
         "_record",
         "_repeated",
@@ -73,11 +75,15 @@ class Visit:
         "_table",
         "_ticket",
         "_way",
+        "answered",
+        "attempts",
         "call",
         "deadlines",
         "failed",
         "leg",
         "receipt",
+        "running",
+        "thread",
     )
 
     deadlines: Deadlines  # known from `begin` on
@@ -89,6 +95,11 @@ class Visit:
         self.call = call
         self.receipt = call.receipt or Receipt()
         self.failed: EngineError | None = None  # the last attempt's
+        self.attempts = 0
+        self.running = 0  # attempts under way
+        self.answered: Attempt | None = None  # the row of the one that answered
+        self.thread: Thread | None = None  # what the caller has of an answer that may be resumed
+        self._over = False  # no other attempt follows
         self._house = house
         self._admission = house.admission
         self._record = house.record
@@ -100,7 +111,6 @@ class Visit:
         self._before = 0  # micro-dollars spent under earlier tickets
         self._elsewhere_s = 0.0  # spent in lines, in pauses, and at engines
         self._way: Way | None = None  # None: there was no need to look who else there is
-        self._attempts = 0
         self._pause_s = 0.0  # before the next attempt
         self._spent = False  # the budget of retries is used up
         self._repeated = False  # the last engine left was given a second chance
@@ -117,7 +127,8 @@ class Visit:
         self._model = entry.name
         self._others = _nobody if alone else others
         self._house.retries.asked(entry.name)
-        if held_s(members, first) > 0 or (entry.fallbacks and not alone and not able(members, first)):
+        elsewhere = (entry.fallbacks or entry.spill is not None) and not alone
+        if held_s(members, first) > 0 or (elsewhere and not able(members, first)):
             legs = [leg for leg in (first, *others()) if not alone or leg.entry is entry]
             way = Way(members, legs)
             self.leg = way.next() or self._soonest(way)
@@ -159,7 +170,7 @@ class Visit:
             if self._pause_s:
                 self._elsewhere_s += self._pause_s
                 await asyncio.sleep(self._pause_s)
-            price = self._table.find(leg.candidate.engine, leg.candidate.model, leg.entry.name, time.time())
+            price = self._price(leg)
             if self._entry is not leg.entry:
                 await self._admit(leg, price)
             elif price is not None and self._ticket is not None:
@@ -175,16 +186,35 @@ class Visit:
                 raise
             words = f"{failed.message}; the next engine was not tried: {error.message}"
             raise type(failed)(words, retry_after_s=failed.retry_after_s) from error
-        self._attempts += 1
-        meter = Meter(leg.candidate, self._attempts, price=price)
+        self.attempts += 1
+        meter = Meter(leg.candidate, self.attempts, price=price)
         meter.overhead_s = max(0.0, meter.started_s - self.call.received_s - self._elsewhere_s)
         return meter
 
-    def go_on(self, error: EngineError, meter: Meter) -> None:
+    def _price(self, leg: Leg) -> Price | None:
+        return self._table.find(leg.candidate.engine, leg.candidate.model, leg.entry.name, time.time())
+
+    async def beside(self) -> tuple[Leg, Meter] | None:
+        """An able engine to be asked as well as the one that is being asked, what both cost set aside. None: there is
+        no such engine, or not the money."""
+        if self._way is None:
+            self._way = Way(self._house.member, self._others())
+        leg, first = self._way.beside(self.leg), self.leg
+        if leg is None:
+            return None
+        price = self._price(leg)
+        if price is not None:
+            own = self._estimate(first, self._price(first))
+            if not await self.inside.affords(self._estimate(leg, price).micro_usd + own.micro_usd):
+                return None
+        self.attempts += 1
+        return leg, Meter(leg.candidate, self.attempts, price=price)
+
+    def go_on(self, error: EngineError) -> None:
         """After this failure, which was weighed, another engine is to be reached, or this one once more. Raises what
         the caller is told if it is the end."""
         self.failed = error
-        if meter.last:
+        if self._over:
             raise self._told(error)
 
     def _told(self, error: EngineError) -> EngineError:
@@ -195,33 +225,41 @@ class Visit:
         words = "; no other attempt was made, for too many of this model's requests fail" if self._spent else ""
         return type(error)(f"{error.message}{words}", retry_after_s=error.retry_after_s or COME_BACK_S)
 
-    def weigh(self, error: EngineError, meter: Meter) -> None:
+    def weigh(self, error: EngineError, meter: Meter, leg: Leg) -> None:
         """An attempt has failed: decide whether another follows, which `meter.last` tells from now on. An engine that
         said when to come back is left alone until then."""
-        self._heed(error)
-        over = meter.first_token_s is not None or self.receipt.left  # nobody waits for another answer
-        meter.last = over or not self._again(error)
+        self._heed(error, leg)
+        if self.running:  # the one beside it goes on
+            meter.last = False
+            return
+        begun = self.thread.begun if self.thread is not None else meter.first_token_s is not None
+        sound = not begun or (self.thread is not None and self.thread.sound)
+        meter.last = self._over = self.receipt.left or not sound or not self._again(error, leg, begun=begun)
 
-    def _heed(self, error: EngineError) -> None:
+    def _heed(self, error: EngineError, leg: Leg) -> None:
         """An engine of our own starts again by itself, and what one of its models asks is not for the others."""
-        member = self._house.member(self.leg.candidate.engine)
+        member = self._house.member(leg.candidate.engine)
         busy = isinstance(error, EngineOverloaded | EngineUnavailable)
         if busy and error.retry_after_s and member is not None and not member.embedded:
             member.rest(error.retry_after_s)
 
-    def _again(self, error: EngineError) -> bool:
-        policy = self.leg.entry.policy
-        if not retried(error, policy.retries, self._attempts):
+    def _again(self, error: EngineError, failed: Leg, *, begun: bool) -> bool:
+        """`begun`: the caller has some of the answer, so it has to be resumed."""
+        policy = failed.entry.policy
+        if not retried(error, policy.retries, self.attempts):
             return False
         if self._way is None:
             self._way = Way(self._house.member, self._others())
-        leg, wait_s = self._way.next(), 0.0
+        fit = (lambda leg: leg.entry is failed.entry and self._resumes(leg)) if begun else None
+        leg, wait_s = self._way.next(fit), 0.0
         if leg is None:
             again_s = None if self._repeated else pause_s(error, self._house.retries.draw)
-            if again_s is None:
+            if again_s is None or (begun and not self._resumes(failed)):
                 return False
             self._repeated = True
-            leg, wait_s = self.leg, again_s
+            leg, wait_s = failed, again_s
+        if begun:  # who reads a stream is shown that we are still here
+            self.deadlines = Deadlines(whole=self.deadlines.whole, first=self.deadlines.whole)
         if self.deadlines.first.left_s() <= wait_s:
             return False
         if not self._house.retries.take(self._model, policy.retries):
@@ -230,30 +268,55 @@ class Visit:
         self.leg, self._pause_s = leg, wait_s
         return True
 
+    def _resumes(self, leg: Leg) -> bool:
+        """Whether its engine goes on with an answer that another one began."""
+        member = self._house.member(leg.candidate.engine)
+        return member is not None and self.thread is not None and self.thread.taken_up_by(member)
+
     def book(self, leg: Leg, meter: Meter, *, outcome: Outcome, status: int, why: str, region: str) -> None:
         """An attempt is over: its row, and what it took of what was set aside."""
-        ticket, model = self.inside, leg.entry.name
+        ticket, entry = self.inside, leg.entry
         row = meter.row(
             self._request,
             self.call,
-            model=model,
+            model=entry.name,
             outcome=outcome,
             status=status,
             why=why,
-            region=region,
+            place=Place(region, entry.rollout, entry.prompt.reference if entry.prompt is not None else ""),
             ticket=ticket,
         )
         self._elsewhere_s += row.total_s
         if outcome == "ok":
+            self.answered = row
             self._admission.paced(row.engine, row.total_s)
         ticket.spend(row.prompt_tokens + row.completion_tokens, row.cost_micro_usd)
         if meter.price is not None:
             self.receipt.cost_micro_usd = self.spent_micro_usd
         self._record.attempt(row)
 
+    @property
+    def broke_off(self) -> EngineError | None:
+        """Why the answer, of which the caller has some, has to be resumed."""
+        return self.failed if self.thread is not None and self.thread.begun else None
+
+    def given(self, events: Sequence[Event]) -> Sequence[Event]:
+        """An answer that was given before is given again: it is on record, and costs nothing."""
+        meter, entry, receipt = Meter(NOBODY, self.attempts + 1), self.leg.entry, self.receipt
+        priced = self._price(self.leg) is not None
+        events = given_again(events, priced=priced)
+        meter.see(events)
+        if self.call.dialect.startswith("ollama.") and isinstance(end := events[-1], Finished):
+            events = [*events[:-1], meter.timed(end)]
+        receipt.cached, receipt.cost_micro_usd = True, 0 if priced else None
+        place = Place(prompt=entry.prompt_version)
+        row = meter.row(self._request, self.call, model=entry.name, outcome="ok", status=200, why="cache", place=place)
+        self._record.attempt(row)
+        return events
+
     def refuse(self, error: DrivetrainError, outcome: Outcome = "rejected") -> None:
         """A request that went no further is on record too."""
-        meter, model = Meter(NOBODY, self._attempts + 1), self._request.model
+        meter, model = Meter(NOBODY, self.attempts + 1), self._request.model
         meter.reported = Usage()
         row = meter.row(self._request, self.call, model=model, outcome=outcome, status=error.status, why=error.code)
         self._record.attempt(row)

@@ -26,14 +26,26 @@ class Way:
         self._members = members
         self._legs = list(legs)
 
-    def next(self) -> Leg | None:
-        """The best one that may be asked now: an engine that is able, if there is one, else one that may be away."""
-        asked = [leg for leg in self._legs if held_s(self._members, leg) <= 0]
+    def next(self, fit: Callable[[Leg], bool] | None = None) -> Leg | None:
+        """The best one that may be asked now, of those that are `fit`: an engine that is able, if there is one, else
+        one that may be away."""
+        asked = [leg for leg in self._legs if held_s(self._members, leg) <= 0 and (fit is None or fit(leg))]
         if not asked:
             return None
         found = next((leg for leg in asked if able(self._members, leg)), asked[0])
         self._legs.remove(found)
         return found
+
+    def beside(self, first: Leg) -> Leg | None:
+        """One to be asked as well as this one: another engine of the same entry, that is able."""
+        found = next((leg for leg in self._legs if self._goes_beside(leg, first)), None)
+        if found is not None:
+            self._legs.remove(found)
+        return found
+
+    def _goes_beside(self, leg: Leg, first: Leg) -> bool:
+        other = leg.entry is first.entry and leg.candidate.engine != first.candidate.engine
+        return other and held_s(self._members, leg) <= 0 and able(self._members, leg)
 
     def soonest(self) -> tuple[Leg, float]:
         """Of engines that all want to be left alone, the one that may be asked first, and for how long it still may

@@ -45,9 +45,14 @@ def estimate(request: Request | EmbedRequest, *, output_tokens: int) -> Usage:
     if isinstance(request, EmbedRequest):
         return Usage(prompt=sum(_at_most(prompt) for prompt in request.inputs), estimated=True)
     prompt = _of_completion(request.completion) if request.completion else _of_chat(request)
-    fields = request.source.fields if request.source is not None else {}
-    completion = _length(request, fields, output_tokens) * _answers(request, fields)
+    completion = answer_tokens(request, output_tokens=output_tokens)
     return Usage(prompt=prompt, completion=completion, estimated=True)
+
+
+def answer_tokens(request: Request, *, output_tokens: int) -> int:
+    """How long all answers to a request may be together, `output_tokens` each where it names no limit."""
+    fields = request.source.fields if request.source is not None else {}
+    return _length(request, fields, output_tokens) * _answers(request, fields)
 
 
 def _about(prompt: str | tuple[int, ...]) -> int:

@@ -47,8 +47,10 @@ class Table:
 
     def _look_up(self, key: tuple[str, str, str], at_s: float) -> _Found:
         engine, *models = key
+        family = engine.partition("@")[0]  # an instance that was discovered costs what its engine does
         names = {plain(name) for name in models} | {ANY}
-        meant = [price for name in names for price in self._of_model.get(name, ()) if price.engine in (engine, ANY)]
+        named = [price for name in names for price in self._of_model.get(name, ())]
+        meant = [price for price in named if price.engine in (engine, family, ANY)]
         if len(self._found) >= REMEMBERED:
             self._found.clear()
         found = self._found[key] = _at(meant, at_s)

@@ -13,8 +13,9 @@ __all__ = ["Demand", "Hold", "Quota", "Refusal", "Standing"]
 
 
 class Demand(Value, frozen=True, kw_only=True):
-    """What a request takes, besides being one."""
+    """What a request takes; or several together, of which each takes one slot."""
 
+    requests: int = 1
     tokens: int = 0
     micro_usd: int = 0
 

@@ -58,7 +58,7 @@ class Requests:
         self._window = Window()
 
     def cost(self, demand: Demand) -> int:
-        return 1
+        return demand.requests
 
     def take(self, now_s: float, limit: int, cost: int) -> bool:
         return not windows.take(self._window, now_s, limit=limit, period_s=self._period_s, cost=cost)
@@ -70,7 +70,8 @@ class Requests:
         windows.give(self._window, at_s, period_s=self._period_s, cost=cost)
 
     def settle(self, at_s: float, cost: int, spent: Demand) -> None:
-        pass
+        if cost != spent.requests:
+            windows.add(self._window, at_s, period_s=self._period_s, cost=spent.requests - cost)
 
     def wait_s(self, now_s: float, limit: int, cost: int) -> float | None:
         return windows.wait_s(self._window, now_s, limit=limit, period_s=self._period_s, cost=cost)

@@ -151,7 +151,7 @@ class MemoryQuota:
             self._seeds.expect(rule, made)
         if self._prior is not None and (used := self._prior(rule)):
             made.force(now_s, used)
-            made.settle(now_s, used, Demand(tokens=used, micro_usd=used))
+            made.settle(now_s, used, Demand(requests=used, tokens=used, micro_usd=used))
         return made
 
     def _hold(

@@ -24,7 +24,7 @@ from drivetrain.quota.learning import Learning
 from drivetrain.quota.memory import RETRY_S, longer
 from drivetrain.quota.returns import Live, Return, Returns
 from drivetrain.quota.seeds import Seed
-from drivetrain.quota.spots import OTHER_WINDOW, REFUSED, TAKEN, UNSEEDED, Row, Spot, decode, encode
+from drivetrain.quota.spots import OTHER_WINDOW, RATE, REFUSED, TAKEN, UNSEEDED, Row, Spot, decode, encode
 from drivetrain.quota.wire import Away, Call, Wire
 from drivetrain.ulid import ulid
 
@@ -57,12 +57,16 @@ class RedisQuota:
         seed: Seed | None = None,
         clock: Callable[[], float] | None = None,
         prefix: str = "drivetrain",
+        shares: int | None = None,
     ) -> None:
+        """`shares`: into how many parts each amount is divided while Redis is away; None: as many as there are
+        processes."""
         self.replicas = 1  # processes that count here, when last heard of
         self._deadline_s = deadline_s
         self._lease_s = lease_s
         self._clock = clock
         self._ahead_s = 0.0  # of our clock is Redis's
+        self._shares = shares
         self._tag = f"{{{prefix}}}"
         self._wire = Wire(url, deadline_s)
         self._learning = Learning(self._wire, seed, self._stamp)
@@ -116,6 +120,18 @@ class RedisQuota:
         for number, (fallback, local) in enumerate(live.local):
             fallback.settle(local, spent if number == 0 else Demand())
         self._hand_in(Return(live, live.lines(spent, self._learning.seed is not None)))
+
+    def refund(self, hold: Hold, amount: int) -> None:
+        """Of what a hold of one rate took, so much was not needed; the rest is still held."""
+        live = self._live.get(hold.id)
+        if live is not None and live.counted:
+            live.costs[0] -= amount
+            spot = live.spots[0]
+            self._hand_in(Return(live, iter([(spot, (RATE, 0, -amount, False, spot.a, 0))])))
+
+    def room(self, rule: Rule) -> int:
+        """What was left of it when last heard of."""
+        return rule.amount - self._used.get(rule.id, 0)
 
     async def spent(self, rules: Sequence[Rule]) -> Mapping[str, int]:
         if self._fallback is None:
@@ -226,7 +242,7 @@ class RedisQuota:
                 self._hand_in(Return(live, live.money(live.held).undone()))
 
     def _at(self, name: str, rules: Sequence[Rule], demand: Demand) -> Live:
-        now_s = self._now_s()
+        now_s = self.now_s()
         live = Live(name, rules, [self._spot(rule, now_s) for rule in rules], demand)
         live.at_s = now_s
         return live
@@ -244,7 +260,8 @@ class RedisQuota:
         for rule, (_, used, _) in zip(rules, rows, strict=True):
             self._used[rule.id] = used
 
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """Unix time, as Redis has it."""
         return self._clock() if self._clock is not None else time.time() + self._ahead_s
 
     def _stamp(self) -> float | bool:
@@ -320,14 +337,14 @@ class RedisQuota:
                 if self._fallback is not None:
                     await self._fallback.retry()
                 else:
-                    await self._learning.retry(self._now_s())
+                    await self._learning.retry(self.now_s())
                     await self._heal()
 
     async def _heal(self) -> None:
         since_s = asyncio.get_running_loop().time() - self._back_at
         if self._heal_in and since_s >= self._heal_in[0]:
             self._heal_in.pop(0)
-            await self._learning.heal(list(self._spots.values()), self._now_s())
+            await self._learning.heal(list(self._spots.values()), self.now_s())
 
     def _lose(self) -> Fallback:
         """Go on without Redis."""
@@ -338,8 +355,8 @@ class RedisQuota:
         log.warning("the shared state is away: limits and budgets are counted on this process's share of them")
         fallback = self._fallback = Fallback(
             seed=self._learning.seed,
-            clock=self._now_s,
-            replicas=self.replicas,
+            clock=self.now_s,
+            replicas=self._shares or self.replicas,
             used=dict(self._used),
             patience_s=self._wire.deadline_s,
         )

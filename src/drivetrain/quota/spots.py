@@ -58,7 +58,9 @@ class Spot:
     def cost(self, demand: Demand) -> int:
         if self.kind >= PURSE:
             return demand.micro_usd
-        return demand.tokens if self.rule.resource == "tokens" else 1
+        if self.kind == SLOT:
+            return 1
+        return demand.tokens if self.rule.resource == "tokens" else demand.requests
 
 
 def _money(key: str) -> Sequence[str]:

@@ -18,7 +18,7 @@ from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseErro
 
 BACKOFF_S = (0.05, 1.0)  # between tries to connect: first, and at most
 CONNECT_S = 2.0
-SCRIPTS = ("beat", "renew", "reserve", "seed", "settle")
+SCRIPTS = ("beat", "board", "renew", "reserve", "seed", "settle")
 STALL_TURNS = 6  # of the event loop after a deadline: what has arrived while it was busy with other things is in time
 
 log = logging.getLogger("drivetrain.quota")

@@ -29,21 +29,23 @@ class Breaker:
         "_health_s",
         "_ok",
         "_ok_before",
-        "_open",
         "_pauses",
         "_row",
         "_since_s",
         "_trials",
+        "_tried",
         "_until_s",
+        "opened",
         "rules",
         "whole_s",
     )
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self._open = False
+        self.opened = False  # it has failed, and no trial has succeeded since
         self._until_s = 0.0  # open until then; then on trial
         self._pauses = 0  # in a row
+        self._tried = 0  # pauses in a row before it last came back
         self._trials = 0  # going on
         self._closed_s = -math.inf  # when it last came back
         self._row = 0  # failures in a row
@@ -54,7 +56,7 @@ class Breaker:
         self.whole_s = -math.inf  # from then on it takes its whole share
 
     def state(self, now_s: float) -> State:
-        if not self._open:
+        if not self.opened:
             return "closed"
         if now_s < self._until_s:
             return "open"
@@ -62,9 +64,9 @@ class Breaker:
 
     def began(self) -> bool:
         """Whether this attempt is a trial; to be told again at its end."""
-        if self._open:
+        if self.opened:
             self._trials += 1
-        return self._open
+        return self.opened
 
     def spared(self, *, trial: bool) -> None:
         """It ended without telling anything of the engine."""
@@ -75,7 +77,7 @@ class Breaker:
         self._row = 0
         if now_s <= self.whole_s:
             self._mend(now_s, 1.0)
-        if self._open:
+        if self.opened:
             if trial:
                 self._close(now_s)
             return
@@ -87,7 +89,7 @@ class Breaker:
         self._row += 1
         self._mend(now_s, 0.0)
         self.whole_s = max(self.whole_s, now_s + FORGOTTEN_S)
-        if self._open:
+        if self.opened:
             if trial and now_s >= self._until_s:
                 self._set_aside(now_s)
             return
@@ -96,9 +98,26 @@ class Breaker:
         if self._row >= self.rules.failures or self._too_many():
             self._set_aside(now_s)
 
+    def relapsed(self, now_s: float) -> None:
+        """What was taken for a success of its last trial, for it had begun to answer, failed later: as if it had never
+        come back."""
+        self.failed(now_s, trial=False)
+        if self._tried and not (self.opened and self._pauses > self._tried):
+            self._pauses = self._tried
+            self._set_aside(now_s)
+
+    @property
+    def failures_left(self) -> int:
+        """So many more in a row, and it opens."""
+        return self.rules.failures - self._row
+
+    def warned(self) -> None:
+        """Somebody else has set it aside: if the next request fails here too, that is enough."""
+        self._row = max(self._row, self.rules.failures - 1)
+
     def returned(self, now_s: float) -> None:
         """A probe found it again after it was away: it may be tried at once, and takes up work slowly."""
-        if self._open:
+        if self.opened:
             self._until_s = min(self._until_s, now_s)
         else:
             self._warm_up(now_s)
@@ -141,13 +160,14 @@ class Breaker:
         self.whole_s = max(self.whole_s, now_s + self.rules.slow_start_s)
 
     def _set_aside(self, now_s: float) -> None:
-        self._open = True
+        self.opened = True
         self._until_s = now_s + self.rules.open_s * min(2**self._pauses, LONGEST)
         self._pauses = min(self._pauses + 1, LONGEST)
 
     def _close(self, now_s: float) -> None:
-        self._open = False
+        self.opened = False
         self._warm_up(now_s)
+        self._tried = self._pauses
         self._pauses = self._row = 0
         self._ok = self._bad = self._ok_before = self._bad_before = 0
         self._health = 1.0

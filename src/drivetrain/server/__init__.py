@@ -31,6 +31,7 @@ class App:
         refused: Callable[[int], None] = lambda status: None,
     ) -> None:
         """`refused` is told of a key that was no key (401), or may not do what was asked (403)."""
+        self.leaving = False  # connections end with their next answer
         self.configure(config)
         self._key_refused = refused
         self.routes = routes

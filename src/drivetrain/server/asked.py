@@ -20,20 +20,35 @@ _TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 def call_of(exchange: Exchange, dialect: str, receipt: Receipt | None = None, source: Source | None = None) -> Call:
     """Raises `BadRequest` for a header of ours that cannot be read."""
-    headers = exchange.headers
+    headers, who = exchange.headers, exchange.who
+    session = text_of(headers.get(b"x-drivetrain-session") or headers.get(b"x-session-id"))
     return Call(
         id=exchange.id,
         dialect=dialect,
         received_s=time.time(),
-        who=exchange.who,
+        who=who,
         trace=trace_of(headers.get(b"traceparent")),
         tags=tags_of(headers.get(b"x-drivetrain-tags")),
         receipt=receipt,
         timeout_s=timeout_of(headers.get(b"x-drivetrain-timeout-ms")),
         read_timeout_s=read_timeout_of(headers.get(b"x-stainless-read-timeout")),
         alone=alone(headers.get(b"x-drivetrain-no-fallback")),
-        priority=class_of(headers.get(b"x-drivetrain-priority"), source, exchange.who.priority),
+        priority=class_of(headers.get(b"x-drivetrain-priority"), source, who.priority),
+        session=session,
+        region=text_of(headers.get(b"x-drivetrain-region")),
+        client="" if who.key_id or session else exchange.peer,
+        prompt=text_of(headers.get(b"x-drivetrain-prompt")),
+        fresh=fresh(headers.get(b"cache-control")),
     )
+
+
+def text_of(header: bytes | None) -> str:
+    return header.decode("latin-1").strip() if header else ""
+
+
+def fresh(header: bytes | None) -> bool:
+    """Whether an answer that was given before will not do."""
+    return header is not None and (b"no-cache" in header or b"no-store" in header)
 
 
 def timeout_of(header: bytes | None) -> float | None:

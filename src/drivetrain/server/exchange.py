@@ -29,6 +29,10 @@ class Wire(Protocol):
     def default_head(self) -> bytes:
         """Header lines of every response."""
 
+    @property
+    def peer(self) -> str:
+        """The caller's address; "" where it has none."""
+
     def write(self, data: bytes) -> None: ...
     async def drain(self) -> None:
         """Returns at once, or when a caller who reads slowly has caught up."""
@@ -98,6 +102,11 @@ class Exchange:
         self._body: bytes | None = None
 
     # --- the request --------------------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """The address that it came from; "" if there is none."""
+        return self._wire.peer
 
     @property
     def has_body(self) -> bool:

@@ -19,6 +19,7 @@ class Inference:
     def __init__(self, gateway: Gateway, hearts: Heartbeat, bodies: Bodies) -> None:
         self.gateway = gateway
         self._bodies = bodies
+        self.leaving = False  # the server is about to stop
         self.draining = False
         self._hearts = hearts
 

@@ -20,9 +20,17 @@ KEEP_ALIVE_S = 75  # longer than the idle time of common load balancers (60 s), 
 
 
 class Listener(uvicorn.Server):
-    """uvicorn, told by `stop` when to end; it handles no signals by itself."""
+    """uvicorn, told by `stop` when to end; it handles no signals by itself. Tells when it has `started`, and when it is
+    `closing`: it takes no new connections then."""
 
-    def __init__(self, app: App, config: ServerConfig, *, started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: App,
+        config: ServerConfig,
+        *,
+        started: Callable[[], None],
+        closing: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 cast(Any, app),
@@ -40,6 +48,7 @@ class Listener(uvicorn.Server):
             )
         )
         self._tell_started = started
+        self._tell_closing = closing
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second. Once a second, callers who say nothing are hung up on."""
@@ -56,6 +65,10 @@ class Listener(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         self._tell_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._tell_closing()
+        await super().shutdown(sockets=sockets)
 
     def stop(self) -> None:
         """Take no more connections and end when the running requests have; at once if called again."""

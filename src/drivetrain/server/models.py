@@ -1,4 +1,6 @@
-"""`/v1/models`: what can be called, as OpenAI lists it; and the library's models: import, pull, change, delete."""
+"""`/v1/models`: what can be called, as OpenAI lists it; models into memory and out of it; and the library's models:
+import, pull, change, delete.
+"""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -7,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from drivetrain.dialects import openai
-from drivetrain.errors import BadRequest, ModelNotFound
+from drivetrain.dialects import ollama, openai
+from drivetrain.errors import BadRequest, ModelNotFound, NotFound
 from drivetrain.gateway import Gateway
 from drivetrain.library import Layer, Library, sources
 from drivetrain.server import errand
@@ -25,6 +27,20 @@ class NewModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     name: str | None = None
     link: bool = False  # with `import`: refer to the file where it is
     stream: bool = False  # with `pull`: tell how it goes, line by line
+
+
+class Hint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of POST /v1/models/NAME/load; there need not be one."""
+
+    keep_alive: int | float | str | None = None  # how long it stays: seconds, or "10m"; negative: for ever
+    settings: Mapping[str, Any] = {}  # load time, over those of its policy
+
+
+def _hint(body: bytes) -> Hint:
+    try:
+        return msgspec.json.decode(body, type=Hint) if body else Hint()
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"expected {{keep_alive, settings}} or nothing: {error}") from error
 
 
 class Models:
@@ -87,6 +103,22 @@ class Models:
         spec = await self._library.update(name, patch)
         await self._gateway.unload(spec.id)  # the next request loads it with its new settings
         await exchange.respond(200, openai.encode_model(self._gateway.catalog.describe(spec.id)))
+
+    async def command(self, exchange: Exchange, tail: str) -> None:
+        """`NAME/load` and `NAME/unload`: a hint that a model is going to be needed, or is not."""
+        name, _, verb = tail.rpartition("/")
+        if not name or verb not in ("load", "unload"):
+            raise NotFound(f"no route POST {exchange.path}; there are /v1/models/NAME/load and /v1/models/NAME/unload")
+        check_model(exchange.who, (await self._gateway.resolve(name)).name)
+        if verb == "unload":
+            await self._gateway.dismiss(name)
+            answer: Mapping[str, Any] = {"id": name, "object": "model", "loaded": []}
+        else:
+            wanted = _hint(await exchange.body())
+            keep_s = ollama.durations.keep_alive_s(wanted.keep_alive)
+            engines = await self._gateway.preload(name, keep_alive_s=keep_s, options=wanted.settings)
+            answer = {"id": name, "object": "model", "loaded": engines}
+        await exchange.respond(200, msgspec.json.encode(answer))
 
     async def delete(self, exchange: Exchange, name: str) -> None:
         check_model(exchange.who, name)

@@ -63,7 +63,7 @@ class Ollama:
     async def _load(self, exchange: Exchange, request: Request) -> None:
         """A request that holds nothing to answer brings the model into memory, or takes it out."""
         if request.keep_alive_s == 0:
-            await self._gateway.unload(request.model)
+            await self._gateway.dismiss(request.model)
         else:
             await self._gateway.load(request.model, keep_alive_s=request.keep_alive_s, options=request.options)
         await exchange.respond(200, ollama.encode_load(request, created_s=time.time()))

@@ -10,14 +10,14 @@ import msgspec
 from drivetrain import __version__
 from drivetrain.errors import BadRequest
 from drivetrain.gateway import Gateway
+from drivetrain.gateway.discovery import family
 from drivetrain.gateway.pool import Member
-from drivetrain.router import Facts
+from drivetrain.server.dryrun import dry_run
 from drivetrain.server.exchange import STREAM_HEADERS, Exchange
 from drivetrain.server.inference import Inference
 from drivetrain.telemetry import Naming, Telemetry, last_event_id
 
 EVENT_STREAM = b"text/event-stream"
-MOST_DIGITS = 9
 
 
 class Operations:
@@ -43,14 +43,15 @@ class Operations:
         await exchange.respond(200, msgspec.json.encode({"status": "ok", "version": __version__}))
 
     async def readyz(self, exchange: Exchange) -> None:
-        """Whether to send requests here: not while draining, nor when every engine is away. Without the database or
-        the shared state a server goes on, degraded."""
+        """Whether to send requests here: not when it is about to stop, nor when every engine is away. Without the
+        database or the shared state a server goes on, degraded."""
         members = self._gateway.pool.members.values()
-        ready = not self._inference.draining and any(member.health.ready for member in members)
+        ending = self._inference.draining or self._inference.leaving
+        ready = not ending and any(member.health.ready for member in members)
         troubles = self._troubles()
         well = "degraded" if troubles else "ready"
         state: dict[str, Any] = {
-            "status": well if ready else "draining" if self._inference.draining else "no engine is ready",
+            "status": well if ready else "draining" if ending else "no engine is ready",
         }
         open_to_all = "metrics" in exchange.who.scopes  # where keys are asked for, the details are in /v1/engines
         if open_to_all:
@@ -74,15 +75,11 @@ class Operations:
         await exchange.respond(200, msgspec.json.encode({"object": "list", "data": data}))
 
     async def explain(self, exchange: Exchange) -> None:
-        """Where a request for `model` would go, and why; `prompt_tokens` and `output_tokens` tell how long it is."""
+        """Where a request for `model` would go, and why; what else is known of it, further members tell."""
         if not (model := exchange.query("model")):
             raise BadRequest("name a model: /v1/explain?model=…", param="model")
-        usual = Facts()
-        facts = Facts(
-            prompt_tokens=_count(exchange, "prompt_tokens", usual.prompt_tokens),
-            output_tokens=_count(exchange, "output_tokens", usual.output_tokens),
-        )
-        await exchange.respond(200, msgspec.json.encode(await self._gateway.explain(model, facts)))
+        asked = dry_run(exchange, model)
+        await exchange.respond(200, msgspec.json.encode(await self._gateway.explain(model, *asked)))
 
     async def events(self, exchange: Exchange) -> None:
         """Lifecycle events as server-sent events, until the listener leaves or the server stops."""
@@ -101,15 +98,6 @@ class Operations:
                 await exchange.send_body(frame, more=True)
 
 
-def _count(exchange: Exchange, name: str, usual: int) -> int:
-    written = exchange.query(name)
-    if written is None:
-        return usual
-    if not (written.isascii() and written.isdigit() and len(written) <= MOST_DIGITS and int(written)):
-        raise BadRequest(f"{name}={written[:100]!r} must be a number of tokens, from 1", param=name)
-    return int(written)
-
-
 def _naming(exchange: Exchange) -> Naming:
     asked = exchange.query("names") or "drivetrain"
     if asked not in ("drivetrain", "jan"):
@@ -126,5 +114,8 @@ def _shape(member: Member) -> dict[str, Any]:
         "weight": member.config.weight,
         "outstanding": member.outstanding,
         "health": msgspec.to_builtins(member.health),
+        "family": family(member.name),
+        "drained": member.drained,
+        "breaker": member.standing().state,
         "models": [model.id for model in member.models],
     }

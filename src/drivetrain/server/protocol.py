@@ -8,8 +8,7 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from urllib.parse import unquote_to_bytes
 
 import httptools
@@ -23,6 +22,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128  # of different names
 MAX_WAITING = 32  # requests that a caller sent ahead, without waiting for answers
 LINGER_S = 2.0
+GRACE_S = 1.0  # for a request that is on its way when a server stops that gave notice of it
 HEAD_S = 20.0  # how long a caller may take to send the head of a request
 BODY_S = 20.0  # how long the body of a request may stand still
 BODY_BYTES_PER_S = 500  # and how fast it has to come in the long run
@@ -30,7 +30,12 @@ STALLED_S = 60.0  # how long a caller may take to read what fills the buffers
 # What decides who asks and where a request ends: said twice, others on the way may have taken the other one for true.
 SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"x-api-key"})
 UPGRADE = re.compile(rb"\r\n(?:upgrade|http2-settings):[^\r\n]*", re.IGNORECASE)
-Handle = Callable[[Exchange], Awaitable[None]]
+
+
+class Application(Protocol):
+    leaving: bool  # connections end with their next answer: their callers are to come by another way
+
+    async def handle(self, exchange: Exchange) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -39,7 +44,7 @@ class Connection(asyncio.Protocol):
     def __init__(
         self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any], _loop: Any = None
     ) -> None:
-        self._handle: Handle = config.loaded_app.handle  # ours, not an ASGI application
+        self._app: Application = config.loaded_app  # ours, not an ASGI application
         self._state = server_state
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
@@ -130,7 +135,8 @@ class Connection(asyncio.Protocol):
         parser = self._parser
         path, query = _taken_apart(self._url)
         method = parser.get_method().decode("ascii")
-        exchange = Exchange(self, method, path, query, self._headers, keep_alive=parser.should_keep_alive())
+        keep_alive = parser.should_keep_alive() and not self._app.leaving
+        exchange = Exchange(self, method, path, query, self._headers, keep_alive=keep_alive)
         self._reading = exchange
         self._url, self._headers, self._head_bytes = b"", {}, 0
         self._patience_s = BODY_S
@@ -175,7 +181,7 @@ class Connection(asyncio.Protocol):
 
     async def _run(self, exchange: Exchange) -> None:
         try:
-            await self._handle(exchange)
+            await self._app.handle(exchange)
         finally:
             if not exchange.done:  # it was broken off: the caller must not take what came for the whole
                 self._transport.abort()
@@ -210,6 +216,11 @@ class Connection(asyncio.Protocol):
             self._dates = self._state.default_headers
             self._head_lines = b"".join(b"%b: %b\r\n" % header for header in self._dates)
         return self._head_lines
+
+    @property
+    def peer(self) -> str:
+        found = self._transport.get_extra_info("peername")
+        return str(found[0]) if isinstance(found, tuple) else ""
 
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
@@ -251,9 +262,17 @@ class Connection(asyncio.Protocol):
             self._reading = None
 
     def shutdown(self) -> None:
-        """The server stops: hang up now, or after the answer that is under way."""
-        self._closing = True
+        """The server stops: hang up now, or after the answer that is under way. If notice was given, what a caller has
+        sent before it could take it is still answered."""
+        if self._current is None and self._app.leaving:
+            self._loop.call_later(GRACE_S, self._hang_up)
+        else:
+            self._closing = True
+            self._hang_up()
+
+    def _hang_up(self) -> None:
         if self._current is None:
+            self._closing = True
             self._transport.close()
 
     def sweep(self, now_s: float, *, idle_s: float) -> None:

@@ -61,6 +61,7 @@ def _openai(table: Routes, inference: Inference, models: Models, media: Media) -
     table.add("GET", "/v1/models", models.list, scope="inference")
     table.add("POST", "/v1/models", models.create, scope="models")
     table.under("GET", "/v1/models/", models.get, scope="inference")
+    table.under("POST", "/v1/models/", models.command, scope="models")
     table.under("PATCH", "/v1/models/", models.update, scope="models")
     table.under("DELETE", "/v1/models/", models.delete, scope="models")
 

@@ -20,6 +20,8 @@ def headers(receipt: Receipt) -> Sequence[Header]:
             (b"x-drivetrain-queue-ms", b"%.1f" % (receipt.queued_s * 1000)),
             (b"x-drivetrain-overhead-ms", b"%.2f" % (receipt.overhead_s * 1000)),
         )
+    if receipt.cached:
+        told.append((b"x-drivetrain-cache", b"hit"))
     if receipt.cost_micro_usd is not None:
         told.append((b"x-drivetrain-cost", dollars(receipt.cost_micro_usd)))
     if receipt.degraded:

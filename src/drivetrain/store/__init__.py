@@ -6,7 +6,7 @@ SQLAlchemy and Alembic are imported when a query or a migration needs them; an o
 """
 
 from drivetrain.store.database import Store
-from drivetrain.store.kept import Body, ConfigRevision
+from drivetrain.store.kept import Body, ConfigRevision, RolloutReport, Turn
 from drivetrain.store.ledger import Ledger
 from drivetrain.store.usage import DIMENSIONS, AttemptQuery, Dimension, UsageQuery, UsageRow
 
@@ -17,7 +17,9 @@ __all__ = [
     "ConfigRevision",
     "Dimension",
     "Ledger",
+    "RolloutReport",
     "Store",
+    "Turn",
     "UsageQuery",
     "UsageRow",
 ]

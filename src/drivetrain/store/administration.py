@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, select
 from drivetrain import keys
 from drivetrain.errors import BadRequest, Conflict
 from drivetrain.governance import SCOPES, Change, Key
-from drivetrain.store import audit, owners, tables
+from drivetrain.store import audit, drains, owners, tables
 from drivetrain.store.audit import Transaction, Verdict
 from drivetrain.store.database import Store
 from drivetrain.store.entities import SORTS, Entity, Sort, as_member, checked, from_row, settable, sort
@@ -144,6 +144,13 @@ class Administration:
                 revoked = transaction.replace(one, msgspec.structs.replace(one, disabled=True), "revoke")
                 key = revoked if revoked.id == key.id else key
             return key
+
+    # --- engines ------------------------------------------------------------------------------------------------------
+
+    def drain(self, engine: str, *, out: bool, actor: str, request_id: str = "") -> bool:
+        """Take an engine, or one instance of it, out of service, or back in. Whether that is a change."""
+        with self._writing(actor, request_id) as transaction:
+            return drains.put(transaction, engine, out=out)
 
     def first_admin_key(self, *, actor: str = "first start") -> str | None:
         """The text of a key that may do everything, made if no administrator's key was ever made. Of several processes

@@ -7,18 +7,17 @@ order of their commits, and whoever has seen revision n has seen everything up t
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
-from drivetrain.governance import Change
+from drivetrain.governance import Action, Change
 from drivetrain.store.database import Store
 from drivetrain.store.entities import E, Entity, sort_of, to_row
 from drivetrain.store.tables import audit, head
 from drivetrain.types import Value
 
-Action = Literal["create", "update", "delete", "rotate", "revoke", "apply"]
 PAGE = 1_000  # lines that are verified at a time
 
 

@@ -5,6 +5,7 @@ asked because the database is away raises `StoreAway`.
 """
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from drivetrain.errors import BadRequest, StoreAway
 from drivetrain.governance import Attempt, Rule
 from drivetrain.store import kept, spending, usage
-from drivetrain.store.kept import Body, ConfigRevision
+from drivetrain.store.kept import Body, ConfigRevision, Keepsake
 from drivetrain.store.sqlite import SCHEME, Sqlite
 from drivetrain.store.usage import AttemptQuery, UsageQuery, UsageRow
 
@@ -32,7 +33,7 @@ class Rows(Protocol):
     """The ledger's way in: `sqlite.Rows` or `postgres.Rows`."""
 
     def insert(self, rows: Sequence[Attempt]) -> Sequence[tuple[Attempt, str]]: ...
-    def keep(self, bodies: Sequence[Body]) -> Sequence[tuple[Body, str]]: ...
+    def keep(self, kept: Sequence[Keepsake]) -> Sequence[tuple[Keepsake, str]]: ...
     def close(self) -> None: ...
 
 
@@ -45,11 +46,14 @@ class Store:
         self._reports = threading.Lock()  # one at a time: they leave connections to those who are in a hurry
 
     @classmethod
-    def open(cls, url: str, home: Path) -> "Store":
+    def open(cls, url: str, home: Path, *, patient: bool = False) -> "Store":
         """The database of `store.url`; a relative path is relative to `home`. Creates it, or migrates it, one process
-        at a time. Raises `BadRequest` for a URL of another kind and `Internal` for a database that cannot be used."""
+        at a time. Raises `BadRequest` for a URL of another kind and `Internal` for a database that cannot be used.
+
+        `patient`: one on another host that cannot be reached now is away, like one that goes later; whoever reaches it
+        first migrates it."""
         database = _database(url, home)
-        database.prepare()
+        database.prepare(patient=patient)
         return cls(database)
 
     def __str__(self) -> str:
@@ -115,13 +119,15 @@ class Store:
 
     # --- what is kept beside it ---------------------------------------------------------------------------------------
 
-    def body(self, request_id: str) -> Body | None:
-        """What was said in a request, if `Ledger.keep` kept it and its time is not over."""
+    def body(self, request_id: str, now_s: float | None = None) -> Body | None:
+        """What was said in a request, if `Ledger.keep` kept it and its time is not over, swept or not."""
         with self.reading() as connection:
-            return kept.body(connection, request_id)
+            return kept.body(connection, request_id, time.time() if now_s is None else now_s)
 
     def sweep_bodies(self, now_s: float) -> int:
-        """Delete bodies whose time is over: how many those were."""
+        """Delete bodies whose time is over: how many those were. Where none is kept it needs no SQLAlchemy."""
+        if self._first(kept.ANY_BODY) is None:
+            return 0
         with self.writing() as connection:
             return kept.sweep_bodies(connection, now_s)
 

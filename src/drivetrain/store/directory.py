@@ -1,4 +1,5 @@
-"""Who shows which key, known here before it is asked: a cache of the keys in use, and the prices, kept up to date.
+"""Who shows which key, known here before it is asked: a cache of the keys in use, kept up to date with the prices and
+the plan of rollouts.
 
 Every process asks twice a second whether the audit has a new line, and reads again what the lines tell of, so that a
 revocation holds everywhere within a second. While the database is away, what is known goes on, and what was revoked
@@ -19,6 +20,7 @@ import msgspec
 
 from drivetrain.errors import StoreAway
 from drivetrain.governance import Price, Principal, Rule, User
+from drivetrain.rollouts.plan import Plan
 from drivetrain.store.database import Store
 from drivetrain.store.pepper import Pepper
 from drivetrain.types import Value
@@ -31,6 +33,7 @@ SLICE = 500  # keys that are put in place before others get a turn
 UNKNOWN_S = 2.0  # how long it is remembered that there is no such key
 LOOK_UPS = 2  # at once
 WARNINGS = 1_000  # keys of another pepper that the log tells of
+_PLANNED = frozenset({"rollout", "prompt"})  # kinds of what the plan consists of
 _CANNOT_TELL = "the key is not known here, and the store that would know it is away; try again"
 
 T = TypeVar("T")
@@ -70,6 +73,8 @@ class Reading(Value, frozen=True, kw_only=True):
 
     keys: Mapping[str, KeyRecord | None]  # by public id; `None`: gone
     prices: tuple[Price, ...] | None = None  # all of them, if one has changed
+    drained: frozenset[str] | None = None  # all of them, if one has changed
+    plan: Plan | None = None  # the whole of it, if a rollout or a prompt has changed
 
 
 class Directory:
@@ -85,6 +90,8 @@ class Directory:
     ) -> None:
         self.away = False  # the database, when it was last asked
         self.prices: tuple[Price, ...] = ()  # another tuple whenever one has changed
+        self.drained: frozenset[str] = frozenset()  # engines that were taken out of service
+        self.plan = Plan()  # another one whenever a rollout or a prompt has changed
         self.on_change: Callable[[], None] = lambda: None  # called when something was read again
         self._store = store
         self._pepper = pepper
@@ -184,6 +191,10 @@ class Directory:
             self._keep(public_id, read, news.head[0])
         if reading.prices is not None:
             self.prices = reading.prices
+        if reading.drained is not None:
+            self.drained = reading.drained
+        if reading.plan is not None:
+            self.plan = reading.plan
         self._head = news.head
         self.on_change()
 
@@ -273,7 +284,7 @@ class Directory:
             return records.news(connection, head)
 
     def _read_again(self, news: News, concerned: Sequence[KeyRecord]) -> Reading:
-        from drivetrain.store import records
+        from drivetrain.store import drains, records, rollouts
 
         with self._store.reading() as connection:
             found = records.by_public_id(connection, [record.public_id for record in concerned])
@@ -283,6 +294,8 @@ class Directory:
             return Reading(
                 keys={**{record.public_id: None for record in concerned}, **found, **new},
                 prices=records.all_prices(connection) if news.whole or "price" in news.kinds else None,
+                drained=drains.drained(connection) if news.whole or drains.KIND in news.kinds else None,
+                plan=rollouts.plan(connection) if news.whole or not _PLANNED.isdisjoint(news.kinds) else None,
             )
 
     def _read_key(self, public_id: str) -> tuple[int, KeyRecord | None]:

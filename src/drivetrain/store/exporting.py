@@ -1,14 +1,14 @@
 """What sinks ask of the store: the ledger in the order of its commits, checkpoints that nobody overwrites unseen, and
-which of several processes is the one that exports.
+which of several processes is the one that exports, or that moves rollouts on.
 """
 
 import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from drivetrain.governance import Attempt
 from drivetrain.store.database import Store, asking
@@ -16,7 +16,8 @@ from drivetrain.store.database import Store, asking
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-LOCK = 0x64726976_65000002  # the advisory lock of who exports
+Task = Literal["sinks", "rollouts"]
+LOCKS: Mapping[Task, int] = {"sinks": 0x64726976_65000002, "rollouts": 0x64726976_65000003}  # advisory, of who does it
 
 
 class Rows:
@@ -70,13 +71,14 @@ class Rows:
 
 
 class Lead:
-    """The right to export, which one process has at a time: a lock of the database, or of a file beside it.
+    """The right to do what one process does at a time: a lock of the database, or of a file beside it.
 
     It ends with its process, or with its connection. Who still believes to have it does no harm: see `Rows.check`.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, task: Task = "sinks") -> None:
         self._store = store
+        self._task = task
         self._file: int | None = None
         self._connection: Connection | None = None
 
@@ -84,11 +86,11 @@ class Lead:
         """Whether it is ours now. Raises `StoreAway`."""
         engine = self._store.engine()
         if engine.dialect.name == "sqlite":
-            return self._take_file(Path(f"{engine.url.database}.sinks.lock"))
+            return self._take_file(Path(f"{engine.url.database}.{self._task}.lock"))
         with asking(self._store), ExitStack() as unless_taken:
             connection = unless_taken.enter_context(engine.connect())
             connection.execution_options(isolation_level="AUTOCOMMIT")
-            taken = connection.exec_driver_sql("SELECT pg_try_advisory_lock(%s)", (LOCK,)).scalar_one()
+            taken = connection.exec_driver_sql("SELECT pg_try_advisory_lock(%s)", (LOCKS[self._task],)).scalar_one()
             if taken:
                 unless_taken.pop_all()
                 self._connection = connection

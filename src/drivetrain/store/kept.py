@@ -1,8 +1,14 @@
-"""What the store keeps beside the ledger: what was said in requests, and revisions of the configuration."""
+"""What the store keeps beside the ledger: what was said in requests, how answers of shadows compared, the history of
+rollouts, and revisions of the configuration.
+"""
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from drivetrain.governance import Comparison
+from drivetrain.rollouts.experiments import Report
+from drivetrain.rollouts.plan import Rollout
+from drivetrain.rollouts.step import Action
 from drivetrain.types import Value
 
 if TYPE_CHECKING:
@@ -10,10 +16,16 @@ if TYPE_CHECKING:
 
 
 # The columns of `bodies` are the fields of `Body`, in their order. Both databases understand it.
-KEEP = (
+_BODY = (
     "INSERT INTO bodies (request_id, at_s, delete_s, request, answer) VALUES ({}) ON CONFLICT (request_id) DO UPDATE"
     " SET at_s = excluded.at_s, delete_s = excluded.delete_s, request = excluded.request, answer = excluded.answer"
 )
+
+# The columns of `comparisons` after `seq` are the fields of `Comparison`.
+_COMPARED = ", ".join(Comparison.__struct_fields__)
+_COMPARISON = f"INSERT INTO comparisons ({_COMPARED}) VALUES ({{}})"  # noqa: S608 - names of ours
+
+ANY_BODY = "SELECT 1 FROM bodies LIMIT 1"
 
 # The columns are the fields of `ConfigRevision`, in their order.
 NEWEST_CONFIG = "SELECT revision, at_s, actor, hash, body FROM config_revisions ORDER BY revision DESC LIMIT 1"
@@ -29,6 +41,40 @@ class Body(Value, frozen=True, kw_only=True):
     answer: str
 
 
+class Turn(Value, frozen=True, kw_only=True):
+    """A line of a rollout's history: where it stood from then on, and why."""
+
+    rollout: str  # id
+    version: int  # of the rollout, after it
+    at_s: float
+    actor: str
+    move: str  # create, update, advance, pause, resume, finish or rollback
+    state: str
+    stage: int
+    why: str
+    evidence: Any = None  # what was known of its arms, where that decided
+
+
+class RolloutReport(Value, frozen=True, kw_only=True):
+    """What was seen of a rollout since its stage began, or since the experiment did."""
+
+    rollout: Rollout
+    whole: bool  # false: there are more rows than were read
+    next: Action  # what would become of it now, by itself
+    why: str
+    guards: tuple[str, ...]  # what each has seen
+    arms: Report
+
+
+Keepsake = Body | Comparison
+
+
+def statement(kept: Keepsake, parameter: str) -> str:
+    """SQL that keeps it. `parameter` is how the database writes one."""
+    parameters = ", ".join([parameter] * len(kept.__struct_fields__))
+    return (_BODY if isinstance(kept, Body) else _COMPARISON).format(parameters)
+
+
 class ConfigRevision(Value, frozen=True, kw_only=True):
     """A configuration as it was written, references to secrets unresolved."""
 
@@ -39,12 +85,13 @@ class ConfigRevision(Value, frozen=True, kw_only=True):
     body: str
 
 
-def body(connection: "Connection", request_id: str) -> Body | None:
+def body(connection: "Connection", request_id: str, now_s: float) -> Body | None:
     from sqlalchemy import select
 
     from drivetrain.store.tables import bodies
 
-    found = connection.execute(select(bodies).where(bodies.c.request_id == request_id)).mappings().first()
+    asked = select(bodies).where(bodies.c.request_id == request_id, bodies.c.delete_s > now_s)
+    found = connection.execute(asked).mappings().first()
     return Body(**found) if found else None
 
 

@@ -22,7 +22,7 @@ from drivetrain.errors import StoreAway
 from drivetrain.governance import Attempt
 from drivetrain.store.database import Rows, Store
 from drivetrain.store.journal import Journal, Segment
-from drivetrain.store.kept import Body
+from drivetrain.store.kept import Keepsake
 
 Drained = Callable[[Sequence[Attempt], int], None]
 
@@ -30,8 +30,8 @@ GATHER_S = 0.05  # how long a batch gathers rows
 RETRY_S = (0.1, 5.0)  # between tries while the database is away: first, and at most
 MEMORY_ROWS = 10_000  # that wait for the database in memory; more wait in the journal alone
 BATCH_ROWS = 1_000  # in one transaction, so that other processes get their turn
-MEMORY_BODIES = 256  # that wait for the database; more are not kept
-BATCH_BODIES = 32
+MEMORY_KEEPSAKES = 256  # that wait for the database; more are not kept
+BATCH_KEEPSAKES = 32
 LINE_BYTES = 4_096  # a longer row has a text that is no name; its texts are cut
 TEXT_CHARACTERS = 200
 
@@ -56,7 +56,7 @@ class Ledger:
         self._refused = state / "ledger" / "refused.jsonl"
         self._lock = threading.Lock()  # queue, journal and numbers change together
         self._queue: deque[Attempt] = deque()  # rows number `_written + 1` and on
-        self._bodies: deque[Body] = deque()
+        self._keepsakes: deque[Keepsake] = deque()
         self._told = 0  # so many rows of the queue have been drained
         self._appended = 0  # number of the newest row
         self._written = 0  # rows up to this number are in the database
@@ -107,11 +107,11 @@ class Ledger:
             self._awake = True
             self._wake.set()
 
-    def keep(self, body: Body) -> None:
-        """Keep what was said in a request, unless the database is away for long: it is not journalled. Never waits,
-        never raises."""
-        if len(self._bodies) < MEMORY_BODIES:
-            self._bodies.append(body)
+    def keep(self, keepsake: Keepsake) -> None:
+        """Keep what was said in a request, or how it compared, unless the database is away for long: it is not
+        journalled. Never waits, never raises."""
+        if len(self._keepsakes) < MEMORY_KEEPSAKES:
+            self._keepsakes.append(keepsake)
             self._wake.set()
 
     async def flush(self, timeout_s: float = 5.0) -> bool:
@@ -139,7 +139,7 @@ class Ledger:
 
     @property
     def _due(self) -> bool:
-        return bool(self.backlog or self._bodies)
+        return bool(self.backlog or self._keepsakes)
 
     def _run(self) -> None:
         self._orphans = list(self._journal.orphans())
@@ -209,14 +209,14 @@ class Ledger:
                 self._journal_only = False
         if self._replay_to:
             self._write_journal()
-        self._write_bodies()
+        self._write_keepsakes()
 
-    def _write_bodies(self) -> None:
-        while bodies := list(islice(self._bodies, BATCH_BODIES)):
-            for body, reason in self._way_in().keep(bodies):
-                log.error("what was said in %s does not fit the store, and is not kept: %s", body.request_id, reason)
-            for _ in bodies:
-                self._bodies.popleft()
+    def _write_keepsakes(self) -> None:
+        while batch := list(islice(self._keepsakes, BATCH_KEEPSAKES)):
+            for one, reason in self._way_in().keep(batch):
+                log.error("what was said in %s does not fit the store, and is not kept: %s", one.request_id, reason)
+            for _ in batch:
+                self._keepsakes.popleft()
 
     def _write_journal(self) -> None:
         for segment in self._journal.full():

@@ -4,6 +4,7 @@ A process holds one connection for its ledger and one for its questions, and ope
 processes rest at 2 N connections, and never have more than 4 N.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -18,7 +19,7 @@ from sqlalchemy.engine import make_url
 from drivetrain.errors import BadRequest, Internal, StoreAway
 from drivetrain.governance import Attempt
 from drivetrain.store import spending
-from drivetrain.store.kept import KEEP, Body
+from drivetrain.store.kept import Keepsake, statement
 from drivetrain.store.migrations import NEWEST
 
 if TYPE_CHECKING:
@@ -35,9 +36,12 @@ _DEFAULTS: Mapping[str, str | int] = {
     "tcp_user_timeout": STATEMENT_S * 1000,  # a host that vanished is noticed
     "keepalives_idle": STATEMENT_S,
 }
-Kept = TypeVar("Kept", Attempt, Body)
+Kept = TypeVar("Kept", bound=Attempt | Keepsake)
 _REFUSED = (psycopg.DataError, psycopg.IntegrityError)
+# Words of a refusal that does not last.
+LATER = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "connection slots")
 _SPENDING = spending.addition("CAST(floor(started_s / 3600) AS INTEGER)", "%s").encode()
+log = logging.getLogger("drivetrain.store")
 _encode = msgspec.json.Encoder().encode
 _TYPES = {str: "text", int: "bigint", float: "float8", bool: "bool", float | None: "float8"}
 
@@ -60,11 +64,15 @@ class Postgres:
     def __str__(self) -> str:
         return self._place
 
-    def prepare(self) -> None:
-        """Create the tables, or migrate them, one process at a time. Raises `Internal` if that cannot be done."""
+    def prepare(self, *, patient: bool = False) -> None:
+        """Create the tables, or migrate them, one process at a time. Raises `Internal` if that cannot be done; where it
+        is `patient`, only if a server is there and says no."""
         try:
             self._connect().close()
         except psycopg.Error as error:
+            if patient and _is_out_of_reach(error):
+                log.warning("the store %s cannot be reached, going on without it: %s", self, _told(error))
+                return
             advice = "see that it runs and lets us in, or set store.url"
             raise Internal(f"cannot open the store {self}: {_told(error)}; {advice}") from error
 
@@ -135,17 +143,16 @@ class Rows:
             raise StoreAway(_told(error)) from error
         return ()
 
-    def keep(self, bodies: Sequence[Body]) -> Sequence[tuple[Body, str]]:
-        """Put what was said into `bodies`; of the same request, the last. Those that the database refuses, and why.
-        Raises `StoreAway`."""
+    def keep(self, kept: Sequence[Keepsake]) -> Sequence[tuple[Keepsake, str]]:
+        """Put what was said into `bodies`; of the same request, the last; and how it compared into `comparisons`.
+        Those that the database refuses, and why. Raises `StoreAway`."""
         refused = []
-        statement = KEEP.format("%s, %s, %s, %s, %s").encode()
         try:
-            for body in bodies:
+            for one in kept:
                 try:
-                    self._connection.execute(statement, msgspec.structs.astuple(_without_nul(body)))
+                    self._connection.execute(statement(one, "%s").encode(), msgspec.structs.astuple(_without_nul(one)))
                 except (*_REFUSED, UnicodeError) as error:
-                    refused.append((body, _told(error)))
+                    refused.append((one, _told(error)))
         except (psycopg.Error, OSError) as error:
             raise StoreAway(_told(error)) from error
         return refused
@@ -210,6 +217,15 @@ def _without_nul(row: Kept) -> Kept:
     """PostgreSQL's texts hold any character but one."""
     texts = {name: value for name, value in msgspec.structs.asdict(row).items() if isinstance(value, str)}
     return msgspec.structs.replace(row, **{name: text.replace("\0", "�") for name, text in texts.items()})
+
+
+def _is_out_of_reach(error: psycopg.Error) -> bool:
+    """Whether nobody answered, or one who is just starting, stopping or full. A server that refuses says FATAL, and
+    there is no code beside it: a wrong password or a missing database is for somebody to put right."""
+    if not isinstance(error, psycopg.OperationalError):
+        return False
+    said = str(error)
+    return "FATAL" not in said or any(words in said for words in LATER)
 
 
 def _told(error: Exception) -> str:

@@ -222,5 +222,54 @@ CREATE TABLE sinks (
 	updated_s DOUBLE NOT NULL,
 	PRIMARY KEY (name)
 );
+CREATE INDEX ix_attempts_rollout ON attempts (rollout, seq) WHERE rollout <> '';
+CREATE TABLE rollouts (
+	id VARCHAR(26) NOT NULL,
+	model TEXT NOT NULL,
+	kind VARCHAR(16) NOT NULL,
+	state VARCHAR(16) NOT NULL,
+	stage INTEGER NOT NULL,
+	since_s DOUBLE NOT NULL,
+	why TEXT NOT NULL,
+	spec TEXT NOT NULL,
+	created_s DOUBLE NOT NULL,
+	version INTEGER NOT NULL,
+	PRIMARY KEY (id)
+);
+CREATE INDEX ix_rollouts_model ON rollouts (model);
+CREATE TABLE rollout_history (
+	rollout VARCHAR(26) NOT NULL,
+	version INTEGER NOT NULL,
+	at_s DOUBLE NOT NULL,
+	actor TEXT NOT NULL,
+	move VARCHAR(16) NOT NULL,
+	state VARCHAR(16) NOT NULL,
+	stage INTEGER NOT NULL,
+	why TEXT NOT NULL,
+	evidence TEXT,
+	PRIMARY KEY (rollout, version)
+);
+CREATE TABLE prompts (
+	name TEXT NOT NULL,
+	version INTEGER NOT NULL,
+	text TEXT NOT NULL,
+	created_s DOUBLE NOT NULL,
+	PRIMARY KEY (name, version)
+);
+CREATE TABLE comparisons (
+	seq INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+	request_id TEXT NOT NULL,
+	rollout VARCHAR(26) NOT NULL,
+	arm TEXT NOT NULL,
+	at_s DOUBLE NOT NULL,
+	how VARCHAR(16) NOT NULL,
+	value DOUBLE NOT NULL,
+	first_token_s DOUBLE,
+	baseline_first_token_s DOUBLE,
+	total_s DOUBLE NOT NULL,
+	baseline_total_s DOUBLE NOT NULL
+);
+CREATE INDEX ix_comparisons_rollout ON comparisons (rollout, seq);
+CREATE INDEX ix_comparisons_at_s ON comparisons (at_s);
 INSERT INTO head VALUES (1, 0, '');
-INSERT INTO alembic_version VALUES ('0002');
+INSERT INTO alembic_version VALUES ('0003');

@@ -15,7 +15,7 @@ import msgspec
 from drivetrain.errors import Internal, StoreAway
 from drivetrain.governance import Attempt
 from drivetrain.store import spending
-from drivetrain.store.kept import KEEP, Body
+from drivetrain.store.kept import Keepsake, statement
 from drivetrain.store.migrations import NEWEST
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ class Sqlite:
     def __str__(self) -> str:
         return str(self.path)
 
-    def prepare(self) -> None:
-        """Create the file, or migrate it, one process at a time. Raises `Internal` if it cannot be used."""
+    def prepare(self, *, patient: bool = False) -> None:
+        """Create the file, or migrate it, one process at a time. Raises `Internal` if it cannot be used; no patience
+        helps against that."""
         try:
             self._prepare()
         except (OSError, sqlite3.Error) as error:
@@ -152,17 +153,17 @@ class Rows:
             raise StoreAway(str(error)) from error
         return refused
 
-    def keep(self, bodies: Sequence[Body]) -> Sequence[tuple[Body, str]]:
-        """Put what was said into `bodies`; of the same request, the last. Those that the database refuses, and why.
-        Raises `StoreAway`."""
+    def keep(self, kept: Sequence[Keepsake]) -> Sequence[tuple[Keepsake, str]]:
+        """Put what was said into `bodies`; of the same request, the last; and how it compared into `comparisons`.
+        Those that the database refuses, and why. Raises `StoreAway`."""
         refused = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            for body in bodies:
+            for one in kept:
                 try:
-                    self._connection.execute(KEEP.format("?, ?, ?, ?, ?"), msgspec.structs.astuple(body))
+                    self._connection.execute(statement(one, "?"), msgspec.structs.astuple(one))
                 except (*_REFUSED, UnicodeError) as error:
-                    refused.append((body, str(error)))
+                    refused.append((one, str(error)))
             self._connection.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
             raise StoreAway(str(error)) from error

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 metadata = MetaData()
@@ -193,6 +194,13 @@ attempts = Table(
     Column("tags", Text, nullable=False),
     Index("ix_attempts_request_id", "request_id"),
     Index("ix_attempts_started_s", "started_s"),
+    Index(
+        "ix_attempts_rollout",
+        "rollout",
+        "seq",
+        sqlite_where=text("rollout <> ''"),  # the rows of rollouts alone: all others cost nothing
+        postgresql_where=text("rollout <> ''"),
+    ),
     sqlite_autoincrement=True,
 )
 
@@ -222,6 +230,67 @@ bodies = Table(
     Column("request", Text, nullable=False),
     Column("answer", Text, nullable=False),
     Index("ix_bodies_delete_s", "delete_s"),
+)
+
+rollouts = Table(
+    "rollouts",
+    metadata,
+    _id(),
+    Column("model", Text, nullable=False),  # public name
+    Column("kind", String(16), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("stage", Integer, nullable=False),
+    Column("since_s", Double, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("spec", Text, nullable=False),  # JSON: what it consists of, as it was written
+    Column("created_s", Double, nullable=False),
+    Column("version", Integer, nullable=False),
+    Index("ix_rollouts_model", "model"),
+)
+
+# How a rollout came to where it is: each move, who made it, and what was known then.
+rollout_history = Table(
+    "rollout_history",
+    metadata,
+    Column("rollout", String(_ID), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),  # of the rollout, after the move
+    Column("at_s", Double, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("move", String(16), nullable=False),
+    Column("state", String(16), nullable=False),  # after it
+    Column("stage", Integer, nullable=False),  # after it
+    Column("why", Text, nullable=False),
+    Column("evidence", Text),  # JSON; null: nobody looked at any
+)
+
+# A row is never changed: a new text of the name is its next version.
+prompts = Table(
+    "prompts",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("text", Text, nullable=False),
+    Column("created_s", Double, nullable=False),
+)
+
+# The columns after `seq` are the fields of `governance.Comparison`, in their order.
+comparisons = Table(
+    "comparisons",
+    metadata,
+    Column("seq", _SEQUENCE, primary_key=True),
+    Column("request_id", Text, nullable=False),
+    Column("rollout", String(_ID), nullable=False),
+    Column("arm", Text, nullable=False),
+    Column("at_s", Double, nullable=False),
+    Column("how", String(16), nullable=False),
+    Column("value", Double, nullable=False),
+    Column("first_token_s", Double),
+    Column("baseline_first_token_s", Double),
+    Column("total_s", Double, nullable=False),
+    Column("baseline_total_s", Double, nullable=False),
+    Index("ix_comparisons_rollout", "rollout", "seq"),
+    Index("ix_comparisons_at_s", "at_s"),
+    sqlite_autoincrement=True,
 )
 
 audit = Table(

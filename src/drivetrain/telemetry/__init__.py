@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from drivetrain.governance import Attempt, Resource
+from drivetrain.governance import Attempt, Comparison, Resource
 from drivetrain.telemetry import cells
 from drivetrain.telemetry.logs import Logs, in_request, request_id
 from drivetrain.telemetry.metrics import Metrics
@@ -37,12 +37,20 @@ def prepare(home: Path) -> None:
 class Telemetry:
     """The three in one, for the gateway, the engines and the library of one process."""
 
-    def __init__(self, home: Path, logs: Logs, *, account: Callable[[Attempt], None]) -> None:
-        """`account` keeps the row of an attempt: the ledger's `append`."""
+    def __init__(
+        self,
+        home: Path,
+        logs: Logs,
+        *,
+        account: Callable[[Attempt], None],
+        keep: Callable[[Comparison], None] = lambda _: None,
+    ) -> None:
+        """`account` keeps the row of an attempt, `keep` what comes besides: the ledger's `append` and `keep`."""
         self.logs = logs
         self.metrics = Metrics(metrics_folder(home))
         self.notices = Notices(time.time)
         self._account = account
+        self._keep = keep
 
     def know(self, *, models: Iterable[str] = (), engines: Iterable[str] = ()) -> None:
         """Names that may label a metric: what the configuration and the library hold. Again, as they change."""
@@ -52,6 +60,10 @@ class Telemetry:
         """An attempt is over: count it, and keep its row. Cheap, never waits; from the event loop."""
         self.metrics.observe(attempt)
         self._account(attempt)
+
+    def compared(self, comparison: Comparison) -> None:
+        """The answer of a shadow is there: keep how it compared. Cheap, never waits; from the event loop."""
+        self._keep(comparison)
 
     def drained(self, attempts: Sequence[Attempt], backlog: int, lost: int) -> None:
         """Rows that the ledger has taken up, and how it fares: for its thread to call. Writes the access lines."""

@@ -1,6 +1,7 @@
 """From the shared rows to the metric families that Prometheus reads. Pure, and imported by the first scrape only."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -62,7 +63,8 @@ class Collected:
         yield _histogram("drivetrain_model_load_seconds", "Time to load a model.", ["model"], layout.LOAD_S, loads)
         loaded = self._sum("loaded", lambda labels: labels, 0, 1)
         yield _gauge("drivetrain_models_loaded", "Models in memory.", ["engine"], loaded)
-        up = {labels: [max(value)] for labels, value in self._rows["engine_up"]}
+        there = {labels: [one for one in value if not math.isnan(one)] for labels, value in self._rows["engine_up"]}
+        up = {labels: [max(value)] for labels, value in there.items() if value}
         yield _gauge("drivetrain_engine_up", "Whether the engine answers.", ["engine"], up)
         received = self._sum("download_bytes", lambda labels: labels, 0, 1)
         yield _counter("drivetrain_download_bytes", "Bytes of models that were downloaded.", [], received)

@@ -6,6 +6,7 @@ answered, is "other".
 """
 
 import json
+import math
 import threading
 from bisect import bisect_left
 from collections import defaultdict
@@ -146,6 +147,10 @@ class Metrics:
                 self._set_loaded(notice.engine or "")
             case "engine.up" | "engine.down" if notice.engine:
                 self._row("engine_up", self._engine(notice.engine))[0] = float(notice.name == "engine.up")
+            case "engine.joined" if notice.engine:
+                self.know(engines=[notice.engine])
+            case "engine.left" if notice.engine:
+                self._row("engine_up", self._engine(notice.engine))[0] = math.nan  # neither up nor down
             case "download.started" | "download.progress" | "download.done" if notice.model:
                 self._downloaded(notice.model, notice.completed)
         if notice.name in ("download.done", "download.failed", "download.stopped") and notice.model:

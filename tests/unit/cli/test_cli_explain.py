@@ -9,11 +9,13 @@ FAST: dict[str, Any] = {
     "model": "llama",
     "tier": 0,
     "weight": 2,
+    "region": "",
     "position": 1,
     "state": "able",
     "outstanding": 3,
     "load": 1.5,
     "expected_s": 2.25,
+    "micro_usd": None,
     "score": 5.625,
     "why": "tier 0, load 1.5",
 }
@@ -23,8 +25,8 @@ ANSWER: dict[str, Any] = {
     "prompt_tokens": 4000,
     "output_tokens": 256,
     "choices": [
-        {"model": "chat", "policy": "default", "candidates": [FAST, OUT]},
-        {"model": "small", "policy": "cheap", "candidates": [{**FAST, "engine": "spare"}]},
+        {"model": "chat", "policy": "default", "arm": "", "candidates": [FAST, OUT]},
+        {"model": "small", "policy": "cheap", "arm": "", "candidates": [{**FAST, "engine": "spare"}]},
     ],
     "total_s": 3600.0,
     "retries": 2,
@@ -70,3 +72,15 @@ def test_an_unknown_model_is_missing(drivetrain: Terminal, play: Play) -> None:
     play({"GET /v1/explain?model=nope": (404, {"error": {"message": "model 'nope' not found"}})})
     outcome = drivetrain("explain", "nope")
     assert (outcome.code, outcome.err) == (3, "Error: model 'nope' not found\n")
+
+
+def test_what_is_known_of_the_request_is_told_and_regions_and_prices_are_shown(
+    drivetrain: Terminal, play: Play
+) -> None:
+    seen = {**FAST, "region": "eu", "micro_usd": 1200.0}
+    answer = {**ANSWER, "choices": [{"model": "chat", "policy": "default", "arm": "", "candidates": [seen]}]}
+    play({"GET /v1/explain?model=chat&tools=true&region=eu&session=s1&within_ms=2500": (200, answer)})
+    told = drivetrain("explain", "chat", "--tools", "--region", "eu", "--session", "s1", "--within", "2.5")
+    lines = told.out.splitlines()
+    assert lines[4].split()[-4:] == ["SCORE", "REGION", "COST", "WHY"]
+    assert lines[5].split()[-7:] == ["5.62", "eu", "$0.0012", "tier", "0,", "load", "1.5"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from drivetrain.cli.timeline import steps
 from drivetrain.store import Body, Store
+from drivetrain.store.timeline import steps
 from tests.unit.cli.kit import Terminal
 from tests.unit.cli.rows import CAME_S, attempt, fill
 

@@ -31,6 +31,14 @@ def test_ps_shows_what_is_in_memory(drivetrain: Terminal, play: Play) -> None:
     assert drivetrain("ps", "--json").json == LOADED
 
 
+def test_load_brings_models_into_memory_and_tells_where(drivetrain: Terminal, play: Play) -> None:
+    answer = {"id": "a:1b", "object": "model", "loaded": ["local", "box"]}
+    server = play({"POST /v1/models/a:1b/load": (200, answer)})
+    assert drivetrain("load", "a:1b").out == "a:1b is in memory at local, box\n"
+    assert drivetrain("load", "a:1b", "--keep-alive", "30m", "--json").json == answer
+    assert [body for _, body in server.asked] == [{}, {"keep_alive": "30m"}]
+
+
 def test_ps_shows_how_experts_fare_where_a_model_streams(drivetrain: Terminal, play: Play) -> None:
     experts = {"resident_bytes": 3_000_000_000, "total_bytes": 8_000_000_000, "hit_rate": 0.939, "wait_share": 0.2}
     streamed, other = {**LOADED["models"][0], "size_vram": 0, "experts": experts}, LOADED["models"][1]

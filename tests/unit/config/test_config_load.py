@@ -321,8 +321,20 @@ logging: [a]
             "1:34: engines.e.url: is no URL (Port out of range 0-65535); expected a URL such as http://127.0.0.1:8000",
         ),
         (
+            "shared: {mode: leased}",
+            "1:16: shared.mode: there is nothing to take leases of; give `shared.url`, or leave it out",
+        ),
+        (
             "engines: {'a b': {kind: openai}}",
             "1:11: engines.\"a b\": a name begins with a letter or digit, then letters, digits, '.', '_' and '-'",
+        ),
+        (
+            "policies: {p: {hedge: {percent: 5, least_s: 3, most_s: 2}}}",
+            "1:45: policies.p.hedge.least_s: is more than `most_s`, 2",
+        ),
+        (
+            "policies: {p: {prompt: support}}",
+            "1:24: policies.p.prompt: 'support' is no version of a prompt; expected NAME@VERSION such as support@3",
         ),
         (
             "policies: {p: {budgets: [{usd: 1, per: day}, {usd: 1, per: day, zone: Europe/Berlyn}]}}",
@@ -330,9 +342,53 @@ logging: [a]
             "expected a name such as UTC or Europe/Berlin",
         ),
         (
+            "policies: {p: {routing: {rules: [{when: {tools: true}}]}}}",
+            "1:34: policies.p.routing.rules[0]: says nothing; give it engines, a tier or a goal",
+        ),
+        (
+            "policies: {p: {routing: {rules: [{engines: [locl]}]}}}",
+            "1:45: policies.p.routing.rules[0].engines[0]: there is no engine 'locl'; did you mean 'local'?",
+        ),
+        (
+            "policies: {p: {routing: {rules: [{engines: [local], tier: 1}]}}}",
+            "1:34: policies.p.routing.rules[0]: engines or a tier, not both",
+        ),
+        (
+            "policies: {p: {routing: {rules: [{when: {prompt_tokens_over: 9, prompt_tokens_under: 10}, tier: 1}]}}}",
+            "1:35: policies.p.routing.rules[0].when: no prompt has over 9 and under 10 tokens",
+        ),
+        (
+            "policies: {p: {routing: {rules: [{tier: 1}, {when: {tools: true}, tier: 2}]}}}",
+            "1:34: policies.p.routing.rules[0].when: holds for every request, so the rules after it never do",
+        ),
+        (
             "policies: {p: {bodies: {redact: ['a', '(']}}}",
             "1:39: policies.p.bodies.redact[1]: '(' is no regular expression: "
             "missing ), unterminated subpattern at position 0",
+        ),
+        (
+            "engines: {gpu: {kind: vllm, url: 'http://a', discover: {dns: 'gpu:1'}}}",
+            "1:46: engines.gpu.discover: an engine has a url, or it discovers its instances; leave one of the two out",
+        ),
+        (
+            "engines: {gpu: {kind: llamacpp, discover: {dns: 'gpu:1'}}}",
+            "1:33: engines.gpu.discover: the embedded engine is one, and has no instances to discover",
+        ),
+        (
+            "engines: {gpu: {kind: vllm, discover: {every_s: 1}}}",
+            "1:29: engines.gpu.discover: give one of list, dns and file",
+        ),
+        (
+            "engines: {gpu: {kind: vllm, discover: {dns: 'gpu:1', file: a}}}",
+            "1:29: engines.gpu.discover: give one of list, dns and file, not dns and file",
+        ),
+        (
+            "engines: {gpu: {kind: vllm, discover: {list: ['http://a', 'b']}}}",
+            "1:59: engines.gpu.discover.list[1]: is no URL; expected a URL such as http://127.0.0.1:8000",
+        ),
+        (
+            "engines: {gpu: {kind: vllm, discover: {dns: gpu}}}",
+            "1:45: engines.gpu.discover.dns: 'gpu' must look like host:port",
         ),
         (
             "store: {url: 'mysql://x'}",

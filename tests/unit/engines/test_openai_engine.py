@@ -75,7 +75,7 @@ async def test_the_key_and_further_headers_go_with_every_request() -> None:
         await engine.models()
         await engine.embed(EmbedRequest(model=MODEL, inputs=("a",)))
         await engine.health()
-        assert [(r.headers["authorization"], r.headers["x-org"]) for r in upstream.requests] == [("Bearer k", "o")] * 3
+        assert {(r.headers["authorization"], r.headers["x-org"]) for r in upstream.requests} == {("Bearer k", "o")}
         await engine.aclose()
 
 

@@ -19,8 +19,9 @@ from drivetrain.errors import (
 )
 from drivetrain.gateway import Call, Gateway
 from drivetrain.gateway.account import worked
+from drivetrain.gateway.member import MOST_MODELS, Member
 from drivetrain.gateway.meter import Meter
-from drivetrain.gateway.pool import MOST_MODELS, Member, Pool
+from drivetrain.gateway.pool import Pool
 from drivetrain.router import Candidate
 from drivetrain.types import Health, Notice, Usage
 from tests.fakes.engine import ANSWER, HELLO, ROLE, NoHost, ScriptedEngine, Step, ask, gateway_over
@@ -153,6 +154,39 @@ async def test_a_trial_has_succeeded_with_its_first_token() -> None:
     assert box.standing().state == "closed"
     box.ends(trial, worked=False)  # it broke off later: one failure like any other
     assert box.standing().state == "open"
+
+
+async def test_a_trial_that_breaks_off_after_its_first_token_opens_it_again_for_longer() -> None:
+    clock = Clock()
+    box = member(clock, Rules(failures=3, open_s=10.0))
+    told: list[str] = []
+    box.tell = told.append
+    for _ in range(3):
+        attempt(box, worked=False)
+    for pause_s in (10.0, 20.0, 40.0):
+        clock.now_s += pause_s - 0.1
+        assert box.standing().state == "open"
+        clock.now_s += 0.1
+        trial = begun(box)
+        trial.first_token_s = 0.2
+        assert box.standing().state == "closed"
+        box.ends(trial, worked=False)
+        assert box.standing().state == "open"
+    assert told == ["engine.set_aside", *["engine.taken_back", "engine.set_aside"] * 3]
+
+
+async def test_after_a_whole_answer_a_trial_that_breaks_off_is_one_failure_like_any_other() -> None:
+    clock = Clock()
+    box = member(clock, Rules(failures=2, open_s=10.0))
+    for _ in range(2):
+        attempt(box, worked=False)
+    clock.now_s += 10.0
+    trial = begun(box)
+    trial.first_token_s = 0.2
+    assert box.standing().state == "closed"
+    attempt(box, worked=True)
+    box.ends(trial, worked=False)
+    assert box.standing().state == "closed"
 
 
 async def test_a_trial_that_was_given_up_before_its_first_token_leaves_the_place_to_the_next() -> None:

@@ -44,6 +44,11 @@ def test_the_most_specific_price_holds(known: list[Price], expected: str) -> Non
     assert found(Table(known[::-1])) == expected
 
 
+def test_an_instance_that_was_discovered_costs_what_its_engine_does() -> None:
+    assert found(Table([ANYTHING, ENGINE]), engine="box@10.0.0.5:8000") == "engine"
+    assert found(Table([ANYTHING, ENGINE]), engine="boxes@10.0.0.5:8000") == "anything"
+
+
 def test_a_model_is_meant_by_its_public_name_too() -> None:
     assert found(Table([ANYTHING, Price(id="public", model="chat")])) == "public"
 

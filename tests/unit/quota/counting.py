@@ -1,11 +1,14 @@
 """What tests of quotas share: a clock to turn, short rules, and a quota of each kind at work."""
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from drivetrain.governance import OnLoss, Per, Resource, Rule
 from drivetrain.quota import Demand, Hold, Quota, Refusal
+from drivetrain.quota.leased import LeasedQuota
 from drivetrain.quota.redis import RedisQuota
 from drivetrain.quota.seeds import Seed
 
@@ -126,5 +129,25 @@ async def shared(
     prefix: str = "drivetrain",
 ) -> AsyncIterator[RedisQuota]:
     quota = RedisQuota(url, deadline_s=deadline_s, lease_s=lease_s, seed=seed, clock=clock, prefix=prefix)
+    async with running(quota):
+        yield quota
+
+
+@asynccontextmanager
+async def leased(
+    url: str,
+    clock: Clock | None = None,
+    *,
+    percent: int = 10,
+    deadline_s: float = PATIENT_S,
+    lease_s: float = 30.0,
+    seed: Seed | None = None,
+    prefix: str = "drivetrain",
+) -> AsyncIterator[LeasedQuota]:
+    shares = math.ceil(100 / percent)
+    exact = RedisQuota(
+        url, deadline_s=deadline_s, lease_s=lease_s, seed=seed, clock=clock, prefix=prefix, shares=shares
+    )
+    quota = LeasedQuota(exact, percent=percent, clock=clock or time.monotonic)
     async with running(quota):
         yield quota

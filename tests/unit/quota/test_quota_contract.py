@@ -13,6 +13,7 @@ from tests.unit.quota.counting import (
     Clock,
     admitted,
     held,
+    leased,
     money,
     refused,
     rule,
@@ -32,10 +33,13 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "leased"])
 async def quota(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Quota]:
     if request.param == "memory":
         yield MemoryQuota(clock=clock)
+    elif request.param == "leased":
+        async with leased(new_redis(request), clock) as counting:
+            yield counting
     else:
         async with shared(new_redis(request), clock) as made:
             yield made
@@ -221,7 +225,16 @@ async def test_no_time_helps_where_the_whole_budget_is_too_small_or_has_no_end(q
     assert (await refused(quota, [total], money(1))).wait_s is None
 
 
-async def test_what_costs_nothing_passes_a_budget_that_is_used_up_but_not_one_that_is_overdrawn(quota: Quota) -> None:
+async def test_what_costs_nothing_passes_a_budget_that_is_used_up(quota: Quota) -> None:
+    budget = rule("money", DOLLAR, "day")
+    await held(quota, [budget], money(DOLLAR))
+    await held(quota, [budget], money(0))
+
+
+@pytest.mark.parametrize(
+    "quota", ["memory", "redis"], indirect=True
+)  # of leases, an overdraft is known when one is over
+async def test_what_costs_nothing_does_not_pass_a_budget_that_is_overdrawn(quota: Quota) -> None:
     budget = rule("money", DOLLAR, "day")
     hold = await held(quota, [budget], money(DOLLAR))
     await held(quota, [budget], money(0))

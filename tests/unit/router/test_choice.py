@@ -30,7 +30,7 @@ def names(decision: Decision) -> list[str]:
     return [candidate.engine for candidate in decision.order]
 
 
-def firsts(among: list[Target], known: Mapping[str, Standing], *, times: int = 1000, **facts: int) -> Counter[str]:
+def firsts(among: list[Target], known: Mapping[str, Standing], *, times: int = 1000, **facts: Any) -> Counter[str]:
     found = [decide(among, known, seed=seed, facts=Facts(**facts)).first for seed in range(times)]
     return Counter(first.engine for first in found if first)
 

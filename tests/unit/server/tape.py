@@ -9,6 +9,7 @@ class Tape:
     """A connection that only remembers."""
 
     default_head = b""
+    peer = ""
 
     def __init__(self) -> None:
         self.written = b""

@@ -25,6 +25,7 @@ from drivetrain.governance import ANYBODY, SCOPES, Principal, Scope
 from drivetrain.server import App, error_headers
 from drivetrain.server.admin import Admin
 from drivetrain.server.admin.reports import Reports
+from drivetrain.server.admin.rollouts import Control
 from drivetrain.server.answer import Heartbeat
 from drivetrain.server.auth import Auth, auth_wanted, open_door
 from drivetrain.server.exchange import Exchange
@@ -84,7 +85,12 @@ def whole_table() -> Routes:
     inference = Inference(gateway, Heartbeat(), nothing)
     models, native = Models(gateway, nothing), Ollama(inference, nothing)
     operations = Operations(gateway, inference, nothing)
-    admin = Admin(nothing, nothing, Reports(nothing, nothing, nothing))
+    admin = Admin(
+        nothing,
+        nothing,
+        Reports(nothing, nothing, nothing),
+        Control(nothing, nothing, nothing, engines=nothing, named=nothing),
+    )
     return routes(inference, models, native, operations, Media(CONFIG), admin)
 
 

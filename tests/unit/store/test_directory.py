@@ -10,10 +10,14 @@ import anyio
 import pytest
 
 from drivetrain.governance import Principal, Rule
+from drivetrain.rollouts.plan import Plan
 from drivetrain.store import Store, pepper
 from drivetrain.store.administration import Administration
 from drivetrain.store.directory import UNKNOWN_S, Directory
+from drivetrain.store.prompts import Prompts
+from drivetrain.store.rollouts import Rollouts
 from tests.unit.store.administrators import BY, PEPPER, Clock, new_key, opens
+from tests.unit.store.plans import begun
 
 pytestmark = pytest.mark.anyio
 
@@ -184,6 +188,25 @@ async def test_prices_are_there_and_another_tuple_when_one_has_changed(
     await directory.refresh()
     assert directory.prices == ()
     assert told == [1, 1, 0]
+
+
+async def test_the_plan_is_there_and_another_one_when_a_rollout_or_a_prompt_has_changed(
+    store: Store, admin: Administration, directory: Directory
+) -> None:
+    rollouts, prompts = Rollouts(store), Prompts(store)
+    await directory.refresh()
+    assert directory.plan == Plan()
+    one = begun(rollouts)
+    await directory.refresh()
+    kept = directory.plan
+    assert kept == Plan(rollouts={"chat": one})
+    admin.create("org", {"name": "acme"}, actor=BY)
+    await directory.refresh()
+    assert directory.plan is kept
+    prompt = prompts.add("brief", "Be brief.", actor=BY)
+    rollouts.move(one.id, None, "rollback", why="", actor=BY)
+    await directory.refresh()
+    assert directory.plan == Plan(prompts={"brief@1": prompt})
 
 
 async def test_keys_are_known_before_anybody_shows_them(

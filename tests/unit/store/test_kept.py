@@ -3,7 +3,7 @@
 from drivetrain.store import Body, Store
 
 
-def body(request_id: str, answer: str = "hello", delete_s: float = 20.0) -> Body:
+def body(request_id: str, answer: str = "hello", delete_s: float = 1e11) -> Body:
     return Body(request_id=request_id, at_s=10.0, delete_s=delete_s, request="hi", answer=answer)
 
 
@@ -13,13 +13,15 @@ def keep(store: Store, bodies: list[Body]) -> None:
     rows.close()
 
 
-def test_a_body_comes_back_until_its_time_is_over(store: Store) -> None:
-    keep(store, [body("a"), body("b", delete_s=21.0)])
-    assert store.body("a") == body("a")
-    assert store.body("c") is None
+def test_a_body_comes_back_until_its_time_is_over_whether_it_was_swept_or_not(store: Store) -> None:
+    assert store.sweep_bodies(19.9) == 0
+    keep(store, [body("a", delete_s=20.0), body("b", delete_s=21.0)])
+    assert store.body("a", 19.9) == body("a", delete_s=20.0)
+    assert store.body("a", 20.0) is None
+    assert store.body("c", 19.9) is None
     assert store.sweep_bodies(19.9) == 0
     assert store.sweep_bodies(20.0) == 1
-    assert (store.body("a"), store.body("b")) == (None, body("b", delete_s=21.0))
+    assert (store.body("a", 0.0), store.body("b", 0.0)) == (None, body("b", delete_s=21.0))
 
 
 def test_of_a_request_the_last_body_is_kept(store: Store) -> None:

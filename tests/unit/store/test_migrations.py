@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -15,9 +16,11 @@ from drivetrain.errors import Internal
 from drivetrain.governance import Attempt, Rule
 from drivetrain.store import AttemptQuery, Store, migrate, migrations, sqlite
 from drivetrain.store.migrations import NEWEST
+from drivetrain.store.rollouts import Rollouts
 from drivetrain.store.tables import attempts, metadata
 from tests.services import PostgresServer
 from tests.unit.store.attempts import attempt, kept
+from tests.unit.store.plans import begun
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +46,7 @@ NEW = [
             engine="e2", engine_model="m2", why="x", prompt_tokens=5, cached_tokens=1, completion_tokens=7,
             reasoning_tokens=2, usage_estimated=True, first_token_s=0.25, total_s=1.5, cost_micro_usd=40),
 ]  # fmt: skip
+SECOND = (attempt(5), attempt(6, outcome="error", status=502))
 
 
 @contextmanager
@@ -79,7 +83,7 @@ def test_the_schema_file_is_what_the_migrations_make(tmp_path: Path) -> None:
 
 
 def test_the_newest_step_is_the_schema_that_is_asked_for() -> None:
-    assert migrate.revisions() == [NEWEST, "0001"]
+    assert migrate.revisions() == [NEWEST, "0002", "0001"]
 
 
 def test_the_tables_are_what_the_migrations_make(empty_url: str) -> None:
@@ -92,7 +96,7 @@ def test_the_tables_are_what_the_migrations_make(empty_url: str) -> None:
 
 def test_there_is_no_way_back_from_the_newest_schema(tmp_path: Path) -> None:
     script = ScriptDirectory(str(Path(migrations.__file__).parent)).get_revision(NEWEST)
-    with pytest.raises(Internal, match="cannot go back to schema 0001; put a copy of the database in its place"):
+    with pytest.raises(Internal, match="cannot go back to schema 0002; put a copy of the database in its place"):
         script.module.downgrade()
 
 
@@ -116,6 +120,25 @@ async def test_a_filled_database_of_the_first_schema_keeps_its_rows_and_takes_ne
     await kept(store, tmp_path / "state", [attempt(4), NEW[0]])  # the second is there already
     assert store.attempts(AttemptQuery()) == [attempt(4), *NEW[::-1]]
     with store.reading() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    store.close()
+
+
+async def test_a_filled_database_of_the_second_schema_keeps_its_rows_and_takes_rollouts(
+    empty_url: str, tmp_path: Path
+) -> None:
+    with engine(empty_url) as made, made.begin() as connection:
+        migrate.upgrade(connection, "old", to="0002")
+        for row in SECOND:
+            connection.execute(attempts.insert().values(msgspec.structs.asdict(row)))
+        connection.exec_driver_sql("INSERT INTO orgs VALUES ('o', 'acme', false, 1.0, 1)")
+    store = Store.open(empty_url, tmp_path)
+    assert store.attempts(AttemptQuery()) == list(SECOND[::-1])
+    one = begun(Rollouts(store))
+    await kept(store, tmp_path / "state", [attempt(7, rollout=f"{one.id}:new", started_s=one.since_s + 1)])
+    assert [arm.requests for arm in Rollouts(store).report(one).arms.arms] == [0, 1]
+    with store.reading() as connection:
+        assert connection.exec_driver_sql("SELECT name FROM orgs").scalars().all() == ["acme"]
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     store.close()
 

@@ -206,6 +206,14 @@ def test_an_engine_is_up_or_down(metrics: Metrics) -> None:
     assert (found["drivetrain_engine_up{engine=a}"], found["drivetrain_engine_up{engine=b}"]) == (1, 0)
 
 
+def test_an_instance_that_was_discovered_is_known_at_once_and_forgotten_when_it_leaves(metrics: Metrics) -> None:
+    for name in ("engine.joined", "engine.up"):
+        metrics.notice(Notice(name=name, engine="gpu@a:1"))
+    assert scrape(metrics)["drivetrain_engine_up{engine=gpu@a:1}"] == 1
+    metrics.notice(Notice(name="engine.left", engine="gpu@a:1"))
+    assert "drivetrain_engine_up{engine=gpu@a:1}" not in scrape(metrics)
+
+
 def test_a_model_that_streams_shows_what_its_worker_counts(metrics: Metrics) -> None:
     experts = Experts(hits=9, misses=1, read_bytes=4096, wait_s=0.5, compute_s=2.0, tokens=3, budget_bytes=70)
     streamed = Loaded(model=Model(id="m", engine="local"), size_bytes=100, experts=experts)

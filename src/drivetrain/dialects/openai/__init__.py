@@ -26,6 +26,7 @@ __all__ = [
     "CHAT",
     "COMPLETIONS",
     "EMBEDDINGS",
+    "around",
     "decode_embed_request",
     "decode_embeddings",
     "decode_error",
@@ -37,6 +38,7 @@ __all__ = [
     "encode_models",
 ]
 
+around = requests.around
 decode_error = errors.decode
 encode_error = errors.encode
 

@@ -7,11 +7,12 @@ that OpenAI does not know use the engines' common names; the penalty for repetit
 (llama.cpp's and vLLM's). Load-time options and keep-alive cannot be said in this dialect and are left out.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from drivetrain.dialects.openai import invalid, messages, wire
 from drivetrain.errors import BadRequest, Unsupported
@@ -21,6 +22,7 @@ from drivetrain.types import (
     Grammar,
     JsonObject,
     JsonSchema,
+    Message,
     OutputFormat,
     Request,
     Sampling,
@@ -244,6 +246,16 @@ def encode_chat(request: Request) -> bytes:
         if request.reasoning == "none":  # where a template, not the engine, decides (Qwen and its kin)
             body["chat_template_kwargs"] = {"enable_thinking": False}
     return _encode(body)
+
+
+def around(source: Source | None, *, before: Sequence[Message] = (), after: Sequence[Message] = ()) -> Source | None:
+    """The caller's own words, with messages before and after its conversation. None if there are none of a chat."""
+    if source is None or source.dialect != CHAT:
+        return None
+    pieces = [_encode(messages.encode(each))[1:-1] for each in (before, after)]
+    said = bytes(source.fields["messages"]).strip()[1:-1].strip()
+    whole = b",".join(piece for piece in (pieces[0], said, pieces[1]) if piece)
+    return replace(source, fields={**source.fields, "messages": Raw(b"[%b]" % whole)})
 
 
 def encode_completion(request: Request) -> bytes:

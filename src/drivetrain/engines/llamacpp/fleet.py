@@ -28,7 +28,8 @@ from drivetrain.errors import BadRequest, Busy, DrivetrainError, EngineFailed, E
 from drivetrain.types import ModelSpec, Notice
 
 STEP_S: Final = 0.5  # how often a caller who waits hears that he is not forgotten
-ROOM_WAIT_S: Final = 30.0  # how long a load waits for requests that keep the others in memory
+ROOM_WAIT_S: Final = 30.0  # how long a load waits for requests where nothing says when others have to make room
+FOR_EVER_S: Final = -1.0
 IDLE_S: Final = 3600.0  # a long prompt on a slow machine is silent for long; policies have shorter limits
 STEADY_S: Final = 60.0  # a worker that lived so long did not crash on starting
 MAX_BACK_OFF_S: Final = 30.0
@@ -47,6 +48,10 @@ class Crashes(msgspec.Struct, frozen=True):
     def back_off_s(self) -> float:
         """After the first crash the next request starts a new worker; then pauses double."""
         return 0.0 if self.count < 2 else min(2.0 ** (self.count - 2), MAX_BACK_OFF_S)
+
+
+class Abandoned(EngineUnavailable):
+    """Whoever waited for a model to come has gone, before others had to leave for it."""
 
 
 class NotStreamed(LoadFailed):
@@ -74,11 +79,13 @@ class Fleet:
 
     def lease(self, model: str, options: Mapping[str, Any], keep_alive_s: float | None) -> "Lease":
         """A claim on the model with these options. Raises `ModelNotFound`, and `BadRequest` for an option."""
+        spec = self._host.lookup(model)
         keep_s = self._host.default_keep_alive_s if keep_alive_s is None else keep_alive_s
-        return Lease(self, self._host.lookup(model), settings.chosen(options), keep_s)
+        return Lease(self, spec, settings.chosen(options), FOR_EVER_S if self._host.pinned(spec.id) else keep_s)
 
-    def claim(self, spec: ModelSpec, options: settings.Chosen) -> Resident | None:
-        """The model as asked for, held, in whatever state; None if another form of it has to leave before.
+    def claim(self, spec: ModelSpec, options: settings.Chosen, waited_s: float = 0.0) -> Resident | None:
+        """The model as asked for, held, in whatever state; None if another form of it has to leave before, which may
+        stay for a while as any model may. `waited_s`: for how long this has been asked for.
 
         Raises `EngineUnavailable` while its workers crash one after another.
         """
@@ -88,10 +95,21 @@ class Fleet:
         elif not found.open:
             return None
         elif not found.serves(spec, options):
-            found.retire()
+            if self._may_leave(found, waited_s):
+                found.retire()
             return None
         found.hold()
         return found
+
+    def _may_leave(self, found: Resident, waited_s: float) -> bool:
+        """For another form of the same model, which is pinned if this one is."""
+        if self._host.pinned(found.id):
+            return True
+        try:
+            ids = self._host.evictions([found.standing()], need_bytes=1, budget_bytes=0, waited_s=waited_s)
+        except Busy:
+            return False
+        return found.id in ids
 
     async def retire(self, model: str) -> None:
         """Unload the model once its requests are done, and return when its memory is free."""
@@ -143,6 +161,8 @@ class Fleet:
         self._tell(resident, "model.loading")
         try:
             await self._run_somehow(resident, await self._measure(resident))
+        except Abandoned:
+            log.info("model %r was not loaded: whoever waited for it has gone", resident.id)
         except DrivetrainError as error:
             resident.failure = error
         finally:
@@ -183,27 +203,39 @@ class Fleet:
         log.warning("model %r is not streamed, llama.cpp maps its file instead: %s", resident.id, reason)
 
     async def _make_room(self, resident: Resident) -> None:
-        """Evict until the resident fits. Waits for those who are busy. Raises `Busy` if they stay so."""
+        """Evict until the resident fits. Waits for those who may not leave yet, and for the requests of those who are
+        leaving. Raises `Abandoned` if nobody waits for it any longer, `Busy` or `LoadFailed` if there is no room."""
         deadline = time.monotonic() + ROOM_WAIT_S
+        while leaving := await self._leaving(resident, deadline):
+            for other in leaving:
+                other.retire()
+            await asyncio.gather(*(other.gone.wait() for other in leaving))
+        resident.counted = True
+
+    async def _leaving(self, resident: Resident, deadline: float) -> list[Resident]:
+        """Those who have to leave, as soon as it can be said. None: there is room."""
         while True:
             others = [other for other in self.residents.values() if other.counted]
             try:
-                leaving = self._evictions(others, resident.size_bytes)
-            except Busy:
-                if not any(other.active for other in others) or time.monotonic() > deadline:
+                leaving = self._evictions(others, resident)
+            except (Busy, LoadFailed) as error:
+                if not _passes(error, others, late=time.monotonic() > deadline):
                     raise
-                await asyncio.sleep(STEP_S / 5)
-                continue
-            if not leaving:
-                break
-            for id in leaving:
-                self.residents[id].retire()
-            await asyncio.gather(*(self.residents[id].gone.wait() for id in leaving))
-        resident.counted = True
+                leaving = None
+            if leaving != [] and not resident.active:
+                raise Abandoned(f"nobody waits for model {resident.id!r} any longer")
+            if leaving is not None:
+                return leaving
+            await asyncio.sleep(STEP_S / 5)
 
-    def _evictions(self, others: list[Resident], need_bytes: int) -> list[str]:
-        standings = [other.standing() for other in others]
-        return list(self._host.evictions(standings, need_bytes=need_bytes, budget_bytes=self._limits.room_bytes))
+    def _evictions(self, others: list[Resident], resident: Resident) -> list[Resident]:
+        ids = self._host.evictions(
+            [other.standing() for other in others],
+            need_bytes=resident.size_bytes,
+            budget_bytes=self._limits.room_bytes,
+            waited_s=time.monotonic() - resident.wanted_s,
+        )
+        return [self.residents[id] for id in ids]
 
     async def _run(self, resident: Resident, way: Way) -> None:
         """The life of one worker. Raises `NotStreamed` if it cannot stream, and another way may do."""
@@ -329,7 +361,7 @@ class Lease:
         """The model if it is in memory; None after a moment if it is not yet: call again. Raises why it cannot be."""
         resident = self._resident
         if resident is None:
-            resident = self._resident = self._fleet.claim(self._spec, self._options)
+            resident = self._resident = self._fleet.claim(self._spec, self._options, self.waited_s)
         if resident is not None and resident.serving is not None:
             return resident.serving
         start_s = time.monotonic()
@@ -343,6 +375,15 @@ class Lease:
             if not resident.was_ready:
                 raise _again(resident.failure)
         return None
+
+
+def _passes(error: Busy | LoadFailed, others: Sequence[Resident], *, late: bool) -> bool:
+    """Whether what stands in the way goes by itself: somebody is leaving, will have to, or has requests that end."""
+    if any(not other.open for other in others):
+        return True
+    if isinstance(error, LoadFailed):
+        return False
+    return error.retry_after_s is not None or (not late and any(other.active for other in others))
 
 
 def _again(failure: DrivetrainError | None) -> DrivetrainError:

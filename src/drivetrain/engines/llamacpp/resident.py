@@ -47,7 +47,8 @@ class Resident:
         self.active = 0  # requests that need it
         self.retiring = False  # takes no more requests
         self.gone = asyncio.Event()
-        self.last_used_s = time.monotonic()
+        self.wanted_s = time.monotonic()  # when it was asked for
+        self.last_used_s = self.wanted_s
         self.expires_s = math.inf  # on the monotonic clock
         self.ready_s = 0.0
         self._changed = asyncio.Event()
@@ -139,7 +140,14 @@ class Resident:
             pass
 
     def standing(self) -> types.Resident:
-        return types.Resident(id=self.id, size_bytes=self.size_bytes, active=self.active, last_used_s=self.last_used_s)
+        """What is still loading has only just come."""
+        return types.Resident(
+            id=self.id,
+            size_bytes=self.size_bytes,
+            active=self.active,
+            last_used_s=self.last_used_s,
+            since_s=self.ready_s or time.monotonic(),
+        )
 
     def loaded(self, *, engine: str) -> Loaded:
         left_s = self.expires_s - time.monotonic()

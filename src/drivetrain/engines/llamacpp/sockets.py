@@ -13,6 +13,7 @@ from typing import Final
 MAX_PATH_BYTES: Final = 103  # 107 on Linux, 103 on macOS
 PAGE: Final = ".page"
 _NAME_BYTES: Final = len("/4194304-999999.sock")
+_numbers: Final = itertools.count(1)  # of this process: all its engines of this kind have one directory
 
 
 class Sockets:
@@ -21,13 +22,12 @@ class Sockets:
     def __init__(self, state: Path) -> None:
         self._state = state
         self._directory: Path | None = None
-        self._numbers = itertools.count(1)
 
     def next(self) -> Path:
         """A path that no socket has."""
         if self._directory is None:
             self._directory = _directory(self._state)
-        return self._directory / f"{os.getpid()}-{next(self._numbers)}.sock"
+        return self._directory / f"{os.getpid()}-{next(_numbers)}.sock"
 
 
 def _directory(state: Path) -> Path:

@@ -1,4 +1,5 @@
-"""`/admin/v1`: organisations, teams, projects, users, keys, limits, budgets, prices, and reports on what they come to.
+"""`/admin/v1`: organisations, teams, projects, users, keys, limits, budgets, prices, rollouts, and reports on what they
+come to.
 
 One table of kinds, one handler per verb. A write names the version that its writer has read, leaves a line in the
 audit with who did it and in which request, and is answered with what is there now.
@@ -6,17 +7,20 @@ audit with who did it and in which request, and is answered with what is there n
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
 from drivetrain.config import Config
 from drivetrain.errors import BadRequest, NotFound
-from drivetrain.governance import ANYBODY, Key, Principal
+from drivetrain.governance import Key
 from drivetrain.server.admin import openapi, query
-from drivetrain.server.admin.kinds import COLLECTIONS, Body, Change, Collection, Entity, KeyWithSecret, Rotation
+from drivetrain.server.admin.engines import Engines
+from drivetrain.server.admin.kinds import COLLECTIONS, Collection, Entity, KeyWithSecret, Rotation
 from drivetrain.server.admin.reports import Reports
+from drivetrain.server.admin.rollouts import Control
 from drivetrain.server.admin.sight import Office, Sight
+from drivetrain.server.admin.writes import decoded, signed, version_of
 from drivetrain.server.exchange import Exchange, Header
 from drivetrain.server.routing import Routes
 
@@ -36,6 +40,7 @@ class Administration(Office, Protocol):
         self, id: str, version: int | None = None, *, grace_s: float, actor: str, request_id: str = ""
     ) -> tuple[Key, str]: ...
     def revoke_key(self, id: str, version: int | None = None, *, actor: str, request_id: str = "") -> Key: ...
+    def drain(self, engine: str, *, out: bool, actor: str, request_id: str = "") -> bool: ...
 
 
 Open = Callable[[], Administration]
@@ -44,18 +49,21 @@ Open = Callable[[], Administration]
 class Admin:
     """What administrators ask by HTTP. `join` adds it to a table of routes."""
 
-    def __init__(self, open: Open, config: Callable[[], Config], reports: Reports) -> None:
+    def __init__(self, open: Open, config: Callable[[], Config], reports: Reports, control: Control) -> None:
         """`open` gives the administration, when a thread first needs it; `config` the configuration in force."""
         self._open = open
         self._config = config
         self._reports = reports
+        self._control = control
 
     def join(self, table: Routes) -> None:
         for collection in COLLECTIONS:
             _Handlers(collection, self._open).join(table)
         table.under("POST", f"{BASE}/keys/", self._act_on_key, scope="admin")
+        Engines(self._open, self._config).join(table, BASE)
         table.add("GET", f"{BASE}/openapi.json", self._openapi, scope="admin")
         self._reports.join(table, BASE)
+        self._control.join(table, BASE)
 
     async def _openapi(self, exchange: Exchange) -> None:
         await exchange.respond(200, openapi.document())
@@ -158,42 +166,6 @@ class _Handlers:
 
         await asyncio.to_thread(work)
         await exchange.respond(204)
-
-
-def signed(exchange: Exchange) -> Mapping[str, str]:
-    """Who writes, and in which request: for the audit."""
-    return {"actor": actor(exchange.who), "request_id": exchange.id}
-
-
-def actor(who: Principal) -> str:
-    if who is ANYBODY:
-        return who.name
-    return f"key {who.key_id}" if who.key_id else f"user {who.name}"
-
-
-B = TypeVar("B", bound=Body)
-
-
-def decoded(body: bytes, shape: type[B]) -> B:
-    """Raises `BadRequest` that says what does not fit."""
-    try:
-        return msgspec.json.decode(body, type=shape)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        known = ", ".join(shape.__struct_fields__)
-        raise BadRequest(f"the body is not as expected, a JSON object with some of {known}: {error}") from error
-
-
-def version_of(exchange: Exchange, change: Change | None = None) -> int | None:
-    """The version that a writer has read. Raises `BadRequest` for one that is no number."""
-    if change is not None and isinstance(change.version, int):
-        return change.version
-    given = exchange.headers.get(b"if-match")
-    if given is None:
-        return None
-    digits = given.strip().removeprefix(b"W/").strip(b'"')
-    if not digits.isdigit() or len(digits) > 15:
-        raise BadRequest(f'If-Match takes a version such as "3"; got {given.decode("latin-1")[:50]!r}', param="version")
-    return int(digits)
 
 
 def with_secret(key: Key, secret: str) -> KeyWithSecret:

@@ -7,13 +7,19 @@ from typing import Any
 import msgspec
 
 from drivetrain import __version__
-from drivetrain.governance import Attempt, Change, Key
+from drivetrain.governance import Attempt, Change, Key, Move
+from drivetrain.rollouts.plan import Prompt, Rollout
+from drivetrain.server.admin.configuration import Rollback
 from drivetrain.server.admin.kinds import COLLECTIONS, Collection, KeyWithSecret, Rotation
 from drivetrain.server.admin.query import MOST
 from drivetrain.server.admin.reports import FILTERS
-from drivetrain.store import DIMENSIONS, Body, ConfigRevision, UsageRow
+from drivetrain.server.admin.rollout_kinds import SHAPES, Moving, NewPrompt, NewRollout, RolloutChange
+from drivetrain.server.admin.tables import PARQUET
+from drivetrain.store import DIMENSIONS, Body, ConfigRevision, RolloutReport, Turn, UsageRow
+from drivetrain.store.timeline import Life
 
 REF = "#/components/schemas/{name}"
+NAMES: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 ERRORS: Mapping[int, str] = {
     400: "What was sent cannot be used; the message names the member, the value, and what is expected",
     401: "No key, or one that is not valid",
@@ -40,6 +46,13 @@ _ERROR: Mapping[str, Any] = {
         }
     },
 }
+_MOVES: Mapping[Move, str] = {
+    "advance": "To the next stage, behind the last one to its end",
+    "pause": "Stay where it is",
+    "resume": "Go on",
+    "finish": "End an experiment",
+    "rollback": "Everybody back to the baseline, for good",
+}
 _INSTANT = {"type": "string", "description": "Unix seconds, or an ISO 8601 date or time"}
 _ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 _IF_MATCH = {
@@ -54,8 +67,8 @@ _IF_MATCH = {
 def document() -> bytes:
     """JSON."""
     shapes = [shape for one in COLLECTIONS for shape in (one.shape, one.new, one.change)]
-    reports = [KeyWithSecret, Rotation, UsageRow, Attempt, Change, Body, ConfigRevision]
-    _, components = msgspec.json.schema_components([*shapes, *reports], ref_template=REF)
+    reports = [KeyWithSecret, Rotation, Rollback, UsageRow, Attempt, Change, Body, ConfigRevision]
+    _, components = msgspec.json.schema_components([*shapes, *SHAPES, *reports], ref_template=REF)
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -65,7 +78,7 @@ def document() -> bytes:
                 "description": "Money is integer micro-dollars, instants are Unix seconds, ids are ULIDs.",
             },
             "security": [{"bearer": []}, {"x-api-key": []}],
-            "paths": dict([*_collections(), *_reports()]),
+            "paths": dict([*_collections(), *_rollouts(), *_prompts(), *_reports()]),
             "components": {
                 "schemas": {**components, "Error": _ERROR},
                 "responses": {str(status): _error(text) for status, text in ERRORS.items()},
@@ -88,6 +101,64 @@ def _collections() -> Iterator[tuple[str, Any]]:
         )
     yield "/admin/v1/keys/{id}/rotate", {"parameters": [_ID], "post": _act("rotate", KeyWithSecret)}
     yield "/admin/v1/keys/{id}/revoke", {"parameters": [_ID], "post": _act("revoke", Key)}
+    yield from _engines()
+
+
+def _engines() -> Iterator[tuple[str, Any]]:
+    name = {**_ID, "name": "name", "description": "an engine, or one instance of it, NAME@HOST:PORT"}
+    answer = _object({"name": {"type": "string"}, "drained": {"type": "boolean"}})
+    told = {"drain": "No new requests for an engine from now on", "resume": "An engine takes requests again"}
+    for action, text in told.items():
+        operation = _operation(f"{action}_engine", text, answer)
+        yield f"/admin/v1/engines/{{name}}/{action}", {"parameters": [name], "post": operation}
+
+
+def _rollouts() -> Iterator[tuple[str, Any]]:
+    path, one = "/admin/v1/rollouts", "/admin/v1/rollouts/{id}"
+    filters = [_parameter(name, {"type": "string"}) for name in ("model", "kind", "state")]
+    pages = [*filters, _parameter("after", {"type": "string"}), _limit()]
+    listed = _page(_ref(Rollout), {"type": ["string", "null"]})
+    made = _operation("create_rollout", "Begin a rollout or an experiment", _ref(Rollout), status=201)
+    told = "Rollouts and experiments, in the order in which they were made"
+    yield (
+        path,
+        {"get": _operation("list_rollouts", told, listed, pages), "post": made | {"requestBody": _body(NewRollout)}},
+    )
+    amended = _operation("amend_rollout", "Other guards, or another shadow", _ref(Rollout), [_IF_MATCH])
+    yield (
+        one,
+        {
+            "parameters": [_ID],
+            "get": _operation("get_rollout", "One rollout or experiment", _ref(Rollout)),
+            "patch": amended | {"requestBody": _body(RolloutChange)},
+            "delete": _operation("delete_rollout", "Remove one that is over", None, [_IF_MATCH], status=204),
+        },
+    )
+    history, report = "How it came to where it is", "What was seen of its arms, and what would become of it now"
+    yield f"{one}/history", _one(_operation("rollout_history", history, _listed(_ref(Turn))))
+    yield f"{one}/report", _one(_operation("rollout_report", report, _ref(RolloutReport)))
+    for move, meaning in _MOVES.items():
+        operation = _operation(f"{move}_rollout", meaning, _ref(Rollout), [_IF_MATCH])
+        body = {**_body(Moving), "required": False}
+        yield f"{one}/{move}", {"parameters": [_ID], "post": operation | {"requestBody": body}}
+
+
+def _prompts() -> Iterator[tuple[str, Any]]:
+    pages = [_parameter("name", {"type": "string"}), _parameter("after", {"type": "string"}), _limit()]
+    listed = _page(_ref(Prompt), {"type": ["string", "null"]})
+    made = _operation("add_prompt", "The next version of a name", _ref(Prompt), status=201)
+    told = "Versions of prompts, by name"
+    yield (
+        "/admin/v1/prompts",
+        {"get": _operation("list_prompts", told, listed, pages), "post": made | {"requestBody": _body(NewPrompt)}},
+    )
+    reference = {**_ID, "name": "reference", "description": "NAME@VERSION, or NAME for the newest"}
+    got = _operation("get_prompt", "One version of a prompt", _ref(Prompt))
+    yield "/admin/v1/prompts/{reference}", {"parameters": [reference], "get": got}
+
+
+def _one(operation: Any) -> Any:
+    return {"parameters": [_ID], "get": operation}
 
 
 def _list(one: Collection) -> Any:
@@ -128,11 +199,15 @@ def _reports() -> Iterator[tuple[str, Any]]:
         _parameter("by", {"type": "string", "description": f"some of {', '.join(DIMENSIONS)}, separated by commas"}),
         _parameter("since", _INSTANT),
         _parameter("until", _INSTANT),
-        _parameter("format", {"enum": ["json", "csv"]}),
+        _parameter("format", {"enum": ["json", "csv", "parquet"]}),
     ]
     narrowed = [_parameter(name, {"type": "string"}) for name in FILTERS]
     own = [_parameter(name, {"type": "string"}) for name in ("model", "engine", "outcome")]
-    table = {"application/json": {"schema": _object(usage)}, "text/csv": {"schema": {"type": "string"}}}
+    table = {
+        "application/json": {"schema": _object(usage)},
+        "text/csv": {"schema": {"type": "string"}},
+        PARQUET.decode(): {},
+    }
     for path, id, text, more in (
         ("/admin/v1/usage", "usage", "What requests came to", narrowed),
         ("/v1/usage", "own_usage", "What one's own requests came to", own),
@@ -143,18 +218,14 @@ def _reports() -> Iterator[tuple[str, Any]]:
     yield from _lookups()
     for path, id, text, answer, parameters in _plain_reports():
         yield path, {"get": _operation(id, text, answer, parameters)}
+    yield "/admin/v1/config/rollback", {"post": _rollback()}
 
 
 def _lookups() -> Iterator[tuple[str, Any]]:
-    trace = {
-        "request_id": {"type": "string"},
-        "attempts": {"type": "array", "items": _ref(Attempt)},
-        "body": {"anyOf": [_ref(Body), {"type": "null"}]},
-    }
     request = {**_ID, "name": "request_id"}
     yield (
         "/admin/v1/traces/{request_id}",
-        {"parameters": [request], "get": _operation("trace", "Every attempt of a request", _object(trace))},
+        {"parameters": [request], "get": _operation("trace", "A request's life, and every attempt", _trace())},
     )
     number = {"name": "revision", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 1}}
     yield (
@@ -166,19 +237,36 @@ def _lookups() -> Iterator[tuple[str, Any]]:
     )
 
 
+def _trace() -> Any:
+    step = _object({"at_ms": {"type": "number"}, "step": {"type": "string"}, "attempt": {"type": ["integer", "null"]}})
+    life = {field.name: {"type": NAMES[field.type]} for field in msgspec.structs.fields(Life) if field.type in NAMES}
+    return _object(
+        {
+            **life,
+            "timeline": {"type": "array", "items": step},
+            "attempts": {"type": "array", "items": _ref(Attempt)},
+            "body": {"anyOf": [_ref(Body), {"type": "null"}]},
+        }
+    )
+
+
+def _heading() -> dict[str, Any]:
+    told = {"at_s": "number", "actor": "string", "hash": "string"}
+    return {"revision": {"type": "integer"}, **{name: {"type": kind} for name, kind in told.items()}}
+
+
+def _rollback() -> Any:
+    told = "Put an earlier configuration back in force"
+    answer = _object({**_heading(), "like": {"type": "integer"}})
+    return _operation("roll_back_config", told, answer) | {"requestBody": _body(Rollback)}
+
+
 def _plain_reports() -> Iterator[tuple[str, str, str, Any, Sequence[Any]]]:
     since = _parameter("since", {"type": "integer", "minimum": 0, "description": "the revision before the first line"})
     about = [_parameter("kind", {"type": "string"}), _parameter("object_id", {"type": "string"})]
     lines = _page(_ref(Change), {"type": ["integer", "null"]})
     used = _object({"rule": {"type": "string"}, "used": {"type": "integer"}})
-    heading = _object(
-        {
-            "revision": {"type": "integer"},
-            "at_s": {"type": "number"},
-            "actor": {"type": "string"},
-            "hash": {"type": "string"},
-        }
-    )
+    heading = _object(_heading())
     verdict = {"type": "object", "description": "How far the audit is as it was written, and where it is not"}
     yield "/admin/v1/audit", "audit", "Who changed what, oldest first", lines, [since, _limit(), *about]
     yield "/admin/v1/audit/verify", "verify_audit", "Whether the audit is as it was written", verdict, ()

@@ -1,28 +1,24 @@
 """What administrators read: usage, traces, the audit, what limits and budgets have used, the configuration."""
 
 import asyncio
-import csv
-import io
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, get_args
 
 import msgspec
 
 from drivetrain.config import Config
-from drivetrain.config.secrets import shown
 from drivetrain.errors import BadRequest, Forbidden, NotFound
 from drivetrain.governance import ANYBODY, Attempt, Change, Principal
-from drivetrain.server.admin import query
+from drivetrain.server.admin import query, tables
+from drivetrain.server.admin.configuration import NO_STORE, Configuration, PutBack, Revisions, no_file
 from drivetrain.server.admin.sight import Office, Sight
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.routing import Routes
-from drivetrain.store import AttemptQuery, Body, ConfigRevision, Dimension, UsageQuery, UsageRow
+from drivetrain.store import AttemptQuery, Body, Dimension, UsageQuery, UsageRow, timeline
 
 Open = Callable[[], "Audit"]
-CSV = b"text/csv; charset=utf-8"
 SUBJECTS = ("key", "user", "project", "team", "org")
 FILTERS = (*SUBJECTS, "model", "engine", "outcome")
-NO_STORE = ((b"cache-control", b"no-store"),)
 MOST_ATTEMPTS = 1000  # of one request
 Spent = Callable[[], Awaitable[Mapping[str, int]]]
 
@@ -36,26 +32,31 @@ class Audit(Office, Protocol):
     def verify_audit(self) -> Any: ...
 
 
-class Ledger(Protocol):
-    """The part of the store that knows what was asked and what it cost. Blocks."""
+class Ledger(Revisions, Protocol):
+    """The part of the store that knows what was asked, what it cost, and which configurations there were. Blocks."""
 
     def attempts(self, query: AttemptQuery) -> Sequence[Attempt]: ...
     def usage(self, query: UsageQuery) -> Sequence[UsageRow]: ...
     def body(self, request_id: str) -> Body | None: ...
-    def config(self, revision: int) -> ConfigRevision | None: ...
-    def configs(self, limit: int = 100) -> Sequence[ConfigRevision]: ...
 
 
 class Reports:
     """Answers from the ledger, the audit and the configuration in force."""
 
-    def __init__(self, audit: Open, ledger: Ledger, config: Callable[[], Config], spent: Spent | None = None) -> None:
+    def __init__(
+        self,
+        audit: Open,
+        ledger: Ledger,
+        config: Callable[[], Config],
+        spent: Spent | None = None,
+        put_back: PutBack = no_file,
+    ) -> None:
         """`audit` gives the administration, when a thread first needs it; `spent` tells, by the id of each rule, what
-        is used and reserved of it now."""
+        is used and reserved of it now; `put_back` makes an earlier configuration the one in force."""
         self._audit = audit
         self._ledger = ledger
-        self._config = config
         self._spent = spent
+        self._configuration = Configuration(audit, ledger, config, put_back)
 
     def join(self, table: Routes, base: str) -> None:
         table.add("GET", f"{base}/usage", self.usage, scope="admin")
@@ -64,9 +65,7 @@ class Reports:
         table.add("GET", f"{base}/audit", self.changes, scope="admin")
         table.add("GET", f"{base}/audit/verify", self.verify, scope="admin")
         table.add("GET", f"{base}/spent", self.spent, scope="admin")
-        table.add("GET", f"{base}/config", self.config, scope="admin")
-        table.add("GET", f"{base}/config/revisions", self.revisions, scope="admin")
-        table.under("GET", f"{base}/config/revisions/", self.revision, scope="admin")
+        self._configuration.join(table, base)
 
     # --- the ledger ---------------------------------------------------------------------------------------------------
 
@@ -98,7 +97,7 @@ class Reports:
         return {} if Sight(self._audit(), who).everywhere else {"org": who.org}
 
     async def trace(self, exchange: Exchange, request_id: str) -> None:
-        """Every attempt that was made for a request, and what was said if that was kept."""
+        """A request's life, step by step, every attempt that was made for it, and what was said if that was kept."""
 
         def work() -> tuple[Sequence[Attempt], Body | None]:
             bounds = self._bounds(exchange.who)
@@ -110,8 +109,9 @@ class Reports:
         rows, body = await asyncio.to_thread(work)
         if not rows:
             raise NotFound(f"no request {request_id[:100]!r} in the ledger; it is there some seconds after its end")
-        ordered = sorted(rows, key=lambda row: (row.position, row.started_s))
-        told = {"request_id": request_id, "attempts": ordered, "body": body}
+        life = timeline.life(rows)
+        told = {**msgspec.structs.asdict(life), "timeline": timeline.told(life.steps), "body": body}
+        del told["steps"]
         await exchange.respond(200, msgspec.json.encode(told), headers=NO_STORE)
 
     # --- the audit ----------------------------------------------------------------------------------------------------
@@ -158,32 +158,6 @@ class Reports:
         data = [{"rule": id, "used": amount} for id, amount in sorted(seen.items())]
         await exchange.respond(200, msgspec.json.encode({"object": "list", "data": data}))
 
-    async def config(self, exchange: Exchange) -> None:
-        """The configuration in force, every default included, without secrets."""
-        await self._check_whole(exchange, "the configuration")
-        told = shown(msgspec.to_builtins(self._config()), ())
-        await exchange.respond(200, msgspec.json.encode(told), headers=NO_STORE)
-
-    async def revisions(self, exchange: Exchange) -> None:
-        """Which configurations there were, newest first."""
-        given = query.parameters(exchange, ("limit",))
-        limit = query.number(given.get("limit", str(query.USUAL)), "limit", 1, query.MOST)
-        await self._check_whole(exchange, "the configuration")
-        found = await asyncio.to_thread(self._ledger.configs, limit)
-        await exchange.respond(200, msgspec.json.encode({"object": "list", "data": [_heading(one) for one in found]}))
-
-    async def revision(self, exchange: Exchange, number: str) -> None:
-        """One configuration as it was written. Secrets in it that are not references can be read here."""
-        asked = query.number(number, "revision", 1, 2**53)
-        await self._check_whole(exchange, "the configuration")
-        found = await asyncio.to_thread(self._ledger.config, asked)
-        if found is None:
-            raise NotFound(f"there is no revision {asked} of the configuration; /admin/v1/config/revisions lists them")
-        await exchange.respond(200, msgspec.json.encode(found), headers=NO_STORE)
-
-    async def _check_whole(self, exchange: Exchange, what: str) -> None:
-        await asyncio.to_thread(lambda: Sight(self._audit(), exchange.who).check_whole(what))
-
 
 def _dimensions(by: str) -> tuple[Dimension, ...]:
     wanted = tuple(part.strip() for part in by.split(",") if part.strip())
@@ -209,31 +183,15 @@ def _is_of(sight: Sight, rule: str) -> bool:
     return subject in SUBJECTS and sight.owns(subject, rest.partition(":")[0])
 
 
-def _heading(revision: ConfigRevision) -> Mapping[str, Any]:
-    return {"revision": revision.revision, "at_s": revision.at_s, "actor": revision.actor, "hash": revision.hash}
-
-
 async def _answer_usage(exchange: Exchange, given: Mapping[str, str], rows: Sequence[UsageRow]) -> None:
-    form = given.get("format", "json")
-    if form not in ("json", "csv"):
-        raise BadRequest(f"format={form[:100]!r}: json or csv", param="format")
-    if form == "csv":
-        await exchange.respond(200, as_csv(rows, _dimensions(given.get("by", ""))), CSV)
-        return
-    told = {"requests": sum(row.requests for row in rows), "rows": rows}
-    await exchange.respond(200, msgspec.json.encode(told))
-
-
-def as_csv(rows: Sequence[UsageRow], by: Sequence[Dimension]) -> bytes:
-    """RFC 4180, with a header line."""
-    names = [*by, *(name for name in UsageRow.__struct_fields__ if name not in get_args(Dimension))]
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(names)
-    writer.writerows([cell(getattr(row, name)) for name in names] for row in rows)
-    return file.getvalue().encode()
-
-
-def cell(value: str | int) -> str | int:
-    """Of CSV. Spreadsheets run what begins like a formula, and models may be called anything."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    form, by = given.get("format", "json"), _dimensions(given.get("by", ""))
+    match form:
+        case "json":
+            told = {"requests": sum(row.requests for row in rows), "rows": rows}
+            await exchange.respond(200, msgspec.json.encode(told))
+        case "csv":
+            await exchange.respond(200, tables.as_csv(rows, by), tables.CSV)
+        case "parquet":
+            await exchange.respond(200, await asyncio.to_thread(tables.as_parquet, rows, by), tables.PARQUET)
+        case _:
+            raise BadRequest(f"format={form[:100]!r}: json, csv or parquet", param="format")

@@ -1,0 +1,66 @@
+"""How rollouts and experiments are written on the command line, and how what was seen of them is shown."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from drivetrain.cli.command import Misused
+from drivetrain.cli.office import Office
+from drivetrain.config import document
+from drivetrain.policies.access import plain
+from drivetrain.rollouts.plan import Arm, Guards
+
+
+class Pair(click.ParamType[tuple[str, Any]]):
+    """An option's value: `name=value`, the value as YAML has it."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not equals or not name:
+            self.fail(f"{value!r}: write {self.name}", param, ctx)
+        return name, document.scalar(text)
+
+
+class Guard(Pair):
+    """As `Pair`, of a guard; `none` lifts it."""
+
+    name = "guard=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        name, limit = super().convert(value, param, ctx)
+        if name not in Guards.__struct_fields__:
+            self.fail(f"there is no guard {name!r}; there are {', '.join(Guards.__struct_fields__)}", param, ctx)
+        if limit not in ("none", None) and (isinstance(limit, bool) or not isinstance(limit, int | float)):
+            self.fail(f"{name}={limit!r}: a number, or none", param, ctx)
+        return name, None if limit == "none" else limit
+
+
+PAIRS = Pair()
+GUARDS = Guard()
+
+
+def from_file(path: str) -> dict[str, Any]:
+    """What a file says of a rollout. Raises `Misused` for what is no mapping."""
+    found = document.parse(Path(path).read_text("utf-8"), path).data
+    if not isinstance(found, dict):
+        raise Misused(f"{path} holds no mapping with arms, stages, guards, …")
+    return found
+
+
+def known_model(at: Office, model: str) -> str:
+    """As the configuration spells it. A name that it does not have may be one of the library, or of an engine."""
+    wanted = plain(model)
+    return next((name for name in at.config.models if plain(name) == wanted), model)
+
+
+def described(arm: Arm) -> str:
+    """What is different in an arm, in short: `gpu-a/org/name, prompt brief@2`."""
+    parts = [f"{target.engine}/{target.model}" for target in arm.targets or ()]
+    parts += [f"prompt {arm.prompt}"] if arm.prompt else []
+    parts += [f"{name}={value}" for name, value in {**arm.settings, **arm.parameters}.items()]
+    return ", ".join(parts) or "nothing"

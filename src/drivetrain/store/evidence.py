@@ -1,0 +1,132 @@
+"""What the ledger knows of the arms of a rollout, read a little further each time, and never more than a page at once.
+
+Blocking; for a thread of its own.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, func, or_, select, text
+
+from drivetrain.rollouts.evidence import Evidence, Seen, Tally
+from drivetrain.rollouts.plan import Rollout, Stage
+from drivetrain.store.database import Store
+from drivetrain.store.tables import attempts, comparisons, rollout_history
+
+PAGE = 5_000  # rows that are read with one statement
+MOST = 50_000  # rows of one reading; what is left comes with the next
+SPILL = ":spill"
+_OUTCOMES = ("ok", "error", "absorbed")  # of attempts that tell something about an arm
+_ROWS = attempts.c
+_COMPARED = comparisons.c
+
+
+class Sighting:
+    """Of one rollout, as it stands in one stage; of an experiment, since it began. Belongs to one thread at a time."""
+
+    def __init__(self, store: Store, rollout: Rollout) -> None:
+        self.rollout = rollout
+        self.whole = True  # all that there is was read
+        self._store = store
+        self._arms: Mapping[str, tuple[str, float]] = {}  # by label: arm, and from when on its rows count
+        self._tallies: dict[str, Tally] = defaultdict(Tally)
+        self._seq = 0
+        self._compared = 0
+
+    def read(self, most: int = MOST) -> None:
+        """What came since the last reading, but no more than `most` rows. Raises `StoreAway`."""
+        self.whole = True
+        with self._store.reading() as connection:
+            for row in self._pages(connection, self.question(connection), most):
+                self._seq = row.seq
+                arm, since_s = self._arms[row.rollout]
+                if row.started_s >= since_s:
+                    _count(self._tallies[arm], row)
+            for row in self._pages(connection, self._comparisons(), most):
+                self._compared = row.seq
+                self._tallies[row.arm].compared(row.value)
+
+    def evidence(self) -> Evidence:
+        """For a step of a rollout."""
+        baseline, arm = self.rollout.arms[:2]
+        return Evidence(baseline=self._tallies[baseline.name].seen(), arm=self._tallies[arm.name].seen())
+
+    def seen(self) -> Mapping[str, Seen]:
+        """By the names of the arms."""
+        return {arm.name: self._tallies[arm.name].seen() for arm in self.rollout.arms}
+
+    def _pages(self, connection: Connection, asked: Select[Any], most: int) -> Iterator[Row[Any]]:
+        column = asked.selected_columns["seq"]
+        after, left = (self._compared if column.table is comparisons else self._seq), most
+        while page := connection.execute(asked.where(column > after).limit(min(PAGE, left))).all():
+            yield from page
+            after, left = page[-1].seq, left - len(page)
+            if left <= 0:
+                break
+        self.whole &= left > 0
+
+    def question(self, connection: Connection) -> Select[Any]:
+        """For rows of the ledger."""
+        since = self._arms = self._arms or _labels(connection, self.rollout)
+        columns = (_ROWS.rollout, _ROWS.started_s, _ROWS.outcome, _ROWS.first_token_s, _ROWS.total_s)
+        asked = select(_ROWS.seq, *columns, _ROWS.completion_tokens, _ROWS.cost_micro_usd)
+        of_these = (text("rollout <> ''"), _ROWS.rollout.in_(since))  # as the index says it
+        first_s = min(since_s for _, since_s in since.values())
+        told = or_(_ROWS.rollout.not_in(_spilled(self.rollout)), _ROWS.position == 1)
+        relevant = (_ROWS.outcome.in_(_OUTCOMES), _ROWS.started_s >= first_s, told)
+        return asked.where(*of_these, *relevant).order_by(_ROWS.seq)
+
+    def _comparisons(self) -> Select[Any]:
+        asked = select(_COMPARED.seq, _COMPARED.arm, _COMPARED.value)
+        these = (_COMPARED.rollout == self.rollout.id, _COMPARED.at_s >= self.rollout.since_s)
+        return asked.where(*these).order_by(_COMPARED.seq)
+
+
+def _labels(connection: Connection, rollout: Rollout) -> Mapping[str, tuple[str, float]]:
+    """Which rows are whose: while no caller gets the new arm, its copies of requests tell about it; while all do, the
+    baseline is what it was in the stage before. A request that went to the baseline's engines at once, because those of
+    the new arm were set aside, is the new arm's failure."""
+    since_s = {arm.name: (f"{rollout.id}:{arm.name}", rollout.since_s) for arm in rollout.arms}
+    stage = _stage(rollout)
+    if stage is not None:
+        baseline, arm = rollout.arms[0].name, rollout.arms[1].name
+        if stage.percent <= 0:
+            since_s[arm] = (f"{rollout.id}:{arm}:shadow", rollout.since_s)
+        if stage.percent >= 100:
+            since_s[baseline] = (since_s[baseline][0], _before(connection, rollout))
+    spilled = dict.fromkeys(_spilled(rollout), (rollout.arms[1].name, rollout.since_s))
+    return {label: (arm, from_s) for arm, (label, from_s) in since_s.items()} | spilled
+
+
+def _spilled(rollout: Rollout) -> Sequence[str]:
+    """The label of requests of the new arm that the baseline's engines took over. Of several arms nobody can tell."""
+    return [f"{rollout.id}:{rollout.arms[0].name}{SPILL}"] if rollout.kind == "rollout" else []
+
+
+def _stage(rollout: Rollout) -> Stage | None:
+    return rollout.stages[min(rollout.stage, len(rollout.stages) - 1)] if rollout.stages else None
+
+
+def _before(connection: Connection, rollout: Rollout) -> float:
+    """When the stage before began."""
+    columns = rollout_history.c
+    asked = select(func.max(columns.at_s)).where(columns.rollout == rollout.id, columns.stage < rollout.stage)
+    found = connection.execute(asked).scalar_one_or_none()
+    return rollout.created_s if found is None else float(found)
+
+
+def _count(tally: Tally, row: Row[Any]) -> None:
+    if row.rollout.endswith(SPILL):
+        tally.add(failed=True, at_s=row.started_s)
+        return
+    failed = row.outcome != "ok"
+    writing_s = row.total_s - row.first_token_s if row.first_token_s is not None else 0.0
+    speed = (row.completion_tokens - 1) / writing_s if row.completion_tokens > 1 and writing_s > 0 else None
+    tally.add(
+        failed=failed,
+        first_token_s=None if failed else row.first_token_s,
+        tokens_per_s=None if failed else speed,
+        cost_micro_usd=float(row.cost_micro_usd),
+        at_s=row.started_s,
+    )

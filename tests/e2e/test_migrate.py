@@ -1,0 +1,185 @@
+"""`drivetrain migrate` under constant load of the official client: there and back, and no request fails."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import ollama
+import pytest
+
+from tests.e2e.replicas import Place, replicas
+from tests.e2e.servers import MODEL, Server, add_small_model, serving
+from tests.fakes.manners import MODEL as FAKE
+from tests.fakes.upstream import FakeUpstream
+
+pytestmark = pytest.mark.anyio
+OLD, NEW = "old", "new"
+STATED_S = 1.0  # after which a rollback holds everywhere
+CONFIG = """
+server: {{auth: "off"}}
+store: {{url: "{store}"}}
+keys: {{pepper: "a pepper of all replicas"}}
+rollouts: {{every_s: 0.5}}
+engines:
+  old: {{kind: ollama, url: "{old}"}}
+  new: {{kind: openai, url: "{new}"}}
+models:
+  "{model}": {{targets: [{{engine: old, model: "{model}"}}]}}
+"""
+
+
+class Move(Place):
+    """Servers over the engine that is there and the one that is to be, which has the same model."""
+
+    def __init__(self, folder: Path, old: str, new: str, model: str) -> None:
+        super().__init__(folder, f"sqlite:///{folder}/shared.db", None)
+        self._engines = {OLD: old, NEW: new}
+        self.model = model
+
+    def config(self, mock: str, **_: Any) -> str:
+        return CONFIG.format(store=self.store, model=self.model, **self._engines)
+
+    async def migrate(self, *words: str) -> Any:
+        return json.loads(await self.command("migrate", *words, "--json"))
+
+
+class Callers:
+    """Applications on Ollama's own client, each of which asks all the time."""
+
+    def __init__(self, servers: list[Server], model: str, number: int) -> None:
+        self.failed: list[str] = []
+        self.answered = 0
+        self._engine = ""  # of the newest answer
+        self._model = model
+        self._clients = [self._client(servers[each % len(servers)], each) for each in range(number)]
+
+    def _client(self, server: Server, number: int) -> ollama.AsyncClient:
+        async def heard(response: Any) -> None:
+            self._engine = response.headers.get("x-drivetrain-engine", "")
+
+        headers = {"x-drivetrain-session": f"caller {number}"}
+        return ollama.AsyncClient(host=server.url, headers=headers, timeout=120, event_hooks={"response": [heard]})
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for client in self._clients:
+            await client.close()  # type: ignore[no-untyped-call]
+
+    async def ask(self, client: ollama.AsyncClient, at: int) -> None:
+        messages = [{"role": "user", "content": f"Say {at}."}]
+        try:
+            if at % 2:
+                parts = await client.chat(self._model, messages, stream=True, options={"num_predict": 4})
+                done = [part.done async for part in parts][-1]
+            else:
+                done = (await client.chat(self._model, messages, options={"num_predict": 4})).done
+            self.answered += 1
+            if not done:
+                self.failed.append("an answer without an end")
+        except (ollama.ResponseError, ConnectionError, OSError) as error:
+            self.failed.append(repr(error))
+
+    async def engines(self) -> list[str]:
+        """Who answers each of them now, asked one after the other while the others are quiet."""
+        found = []
+        for client in self._clients:
+            await self.ask(client, 1)
+            found.append(self._engine)
+        return found
+
+    @asynccontextmanager
+    async def talking(self) -> AsyncGenerator[None, None]:
+        over = False
+
+        async def talk(client: ollama.AsyncClient) -> None:
+            at = 0
+            while not over:
+                at += 1
+                await self.ask(client, at)
+                await asyncio.sleep(0.2)
+
+        async with asyncio.TaskGroup() as group:
+            for client in self._clients:
+                group.create_task(talk(client))
+            try:
+                yield
+            finally:
+                over = True
+
+
+BETWEEN = ("--from", OLD, "--to", NEW)
+# A busy machine is no reason to take callers back.
+CALM = ("--guard", "first_token=none", "--guard", "tokens_per_s=none")
+
+
+async def there_and_back(place: Move, callers: Callers) -> None:
+    """Looked at, planned, compared and shifted under load; and then at once back."""
+    async with callers.talking():
+        checked = await place.migrate("check", *BETWEEN)
+        assert [one["match"]["why"] for one in checked["models"]] == ["the same name"]
+        planned = await place.migrate("plan", *BETWEEN, *CALM)
+        assert [one["state"] for one in planned["rollouts"]] == ["paused"]
+        compared = await place.migrate("validate", "--tokens", "4")
+        assert [(one["source"]["failures"], one["target"]["failures"]) for one in compared["models"]] == [(0, 0)]
+        await place.migrate("shift")
+        await place.migrate("shift", "--to", "100")
+        await asyncio.sleep(STATED_S)
+    assert set(await callers.engines()) == {NEW}
+    async with callers.talking():
+        back = await place.migrate("rollback")
+        await asyncio.sleep(STATED_S)
+    assert [one["state"] for one in back["rollouts"]] == ["rolled_back"]
+    assert set(await callers.engines()) == {OLD}
+    await went_well(place, callers)
+
+
+async def the_other_way_round(place: Move, callers: Callers) -> None:
+    """All of it to the new engine; then from there to the old one, and back to the new one."""
+    async with callers.talking():
+        await place.migrate("plan", *BETWEEN, *CALM)
+        await place.migrate("shift", "--to", "100")
+        [done] = (await place.migrate("shift"))["rollouts"]
+        [other] = (await place.migrate("plan", "--from", NEW, "--to", OLD, *CALM))["rollouts"]
+        assert (done["state"], other["arms"][0]["targets"][0]["engine"]) == ("done", NEW)
+        await asyncio.sleep(STATED_S)
+    assert set(await callers.engines()) == {NEW}
+    async with callers.talking():
+        await place.migrate("shift", "--to", "100")
+        await asyncio.sleep(STATED_S)
+    assert set(await callers.engines()) == {OLD}
+    async with callers.talking():
+        await place.migrate("rollback")
+        await asyncio.sleep(STATED_S)
+    assert set(await callers.engines()) == {NEW}
+    await went_well(place, callers)
+
+
+async def went_well(place: Move, callers: Callers) -> None:
+    """No caller met an error, nor did an engine that was asked for one."""
+    assert callers.failed == []
+    rows = await place.rows_once(callers.answered)
+    assert {(row.outcome, row.dialect) for row in rows if row.final} == {("ok", "ollama.chat")}
+
+
+async def test_there_and_back_on_two_replicas(tmp_path: Path) -> None:
+    async with FakeUpstream() as old, FakeUpstream() as new:
+        place = Move(tmp_path, old.url, new.url, FAKE)
+        async with replicas(place, old, count=2) as servers, Callers(list(servers), FAKE, 4) as callers:
+            await there_and_back(place, callers)
+
+
+@pytest.mark.slow
+async def test_there_and_back_with_a_real_model(tmp_path: Path) -> None:
+    """The old engine is a server that speaks Ollama in front of a real model; the new one is asked by OpenAI's API."""
+    home = tmp_path / "engine"
+    add_small_model(home)
+    async with serving(home) as engine:
+        place = Move(tmp_path, engine.url, f"{engine.url}/v1", MODEL)
+        async with replicas(place, FakeUpstream()) as servers, Callers(list(servers), MODEL, 2) as callers:
+            await there_and_back(place, callers)
+            await the_other_way_round(place, callers)

@@ -1,0 +1,119 @@
+"""`drivetrain rollouts`, `drivetrain experiments` and `drivetrain prompts`, on the store of a home."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.kit import Terminal
+
+CONFIG = """
+engines:
+  old: {kind: openai, url: "http://127.0.0.1:1"}
+  new: {kind: openai, url: "http://127.0.0.1:2"}
+models:
+  chat: {targets: [{engine: old, model: m}]}
+"""
+
+
+@pytest.fixture
+def house(drivetrain: Terminal) -> Terminal:
+    drivetrain.home.mkdir()
+    (drivetrain.home / "drivetrain.yaml").write_text(CONFIG)
+    return drivetrain
+
+
+def test_a_rollout_from_its_beginning_to_its_end(house: Terminal) -> None:
+    words = (
+        "rollouts create Chat:latest --to new/org/name --stages shadow,10,100 --least 1m --requests 5 --compare exact"
+    )
+    one = house.type(f"{words} --guard cost=2 --guard errors=none --parameter temperature=0.5 --json").json
+    assert one["model"] == "chat"
+    assert one["arms"][1]["targets"][0]["model"] == "org/name"
+    assert one["arms"][1]["parameters"] == {"temperature": 0.5}
+    assert [(stage["percent"], stage["shadow"], stage["least_s"]) for stage in one["stages"]] == [
+        (0.0, True, 60.0),
+        (10.0, False, 60.0),
+        (100.0, False, 60.0),
+    ]
+    assert (one["guards"]["cost"], one["guards"]["errors"], one["shadow"]["compare"]) == (2, None, "exact")
+    told = house.type("rollouts advance chat --why 'it is good'")
+    assert told == (0, "", f"rollout {one['id']} of chat: gone on, stage 2 of 3, 10 %\n")
+    [line] = house("rollouts", "list").out.splitlines()[1:]
+    assert [word.strip() for word in line.split("   ")][:3] == ["chat", "running", "2 of 3, 10 %"]
+    assert "new/org/name, temperature=0.5" in line
+    shown = house("rollouts", "show", "chat").out
+    assert "stage 2 of 3, 10 %: hold, 0 of 5 requests at the new arm" in shown
+    assert "cost: nothing seen (allowed: 2 times it)" in shown
+    assert shown.splitlines()[-1].endswith("advance   running   2       it is good")
+    assert house("rollouts", "rollback", one["id"]).err.endswith("rolled back, everybody is at the baseline\n")
+    assert house("rollouts", "list", "--json").json == {"rollouts": []}
+    assert [each["state"] for each in house("rollouts", "list", "--all", "--json").json["rollouts"]] == ["rolled_back"]
+    assert house("rollouts", "remove", one["id"]).code == 0
+    assert house("rollouts", "show", one["id"]).code == 3
+
+
+def test_pause_and_resume(house: Terminal) -> None:
+    house.type("rollouts create chat --to new/m")
+    assert house("rollouts", "pause", "chat").code == 0
+    assert house("rollouts", "advance", "chat").err.endswith("is paused; resume it, then advance it\n")
+    assert house("rollouts", "resume", "chat").err.endswith("running again, stage 1 of 4, 1 %\n")
+
+
+def test_a_rollout_may_be_written_in_a_file(house: Terminal, tmp_path: Path) -> None:
+    path = tmp_path / "rollout.yaml"
+    path.write_text("arms: [{name: now}, {name: then, settings: {n_ctx: 8192}}]\nstages: [{percent: 100}]\n")
+    one = house("rollouts", "create", "chat", "--file", str(path), "--json").json
+    assert one["arms"][1] == {"name": "then", "settings": {"n_ctx": 8192}}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "problem"),
+    [
+        ("rollouts create chat", 2, "nothing is new: name it with --to"),
+        ("rollouts create chat --to new", 2, "--to 'new': write ENGINE/MODEL"),
+        ("rollouts create chat --to gone/m", 1, "engine 'gone' is not configured; there are local, new, old"),
+        ("rollouts create chat --to new/m --stages 1,many", 2, "'many' is neither a percent nor `shadow`"),
+        ("rollouts create chat --to new/m --stages 50", 1, "the last one has 50 percent"),
+        ("rollouts create chat --to new/m --guard speed=1", 2, "there is no guard 'speed'; there are errors"),
+        ("rollouts create chat --to new/m --guard errors=many", 2, "errors='many': a number, or none"),
+        ("rollouts create chat --prompt brief@1", 1, "there is no prompt 'brief@1'"),
+        ("rollouts show chat", 3, "there is no rollout 'chat'"),
+        ("experiments create chat", 2, "an experiment needs an arm beside the baseline"),
+        ("prompts show brief", 3, "there is no prompt 'brief'"),
+    ],
+)
+def test_what_cannot_be_is_told(house: Terminal, words: str, code: int, problem: str) -> None:
+    outcome = house.type(words)
+    assert (outcome.code, outcome.out) == (code, "")
+    assert problem in outcome.err
+
+
+def test_prompts_have_versions_and_an_experiment_compares_them(house: Terminal) -> None:
+    assert house("prompts", "add", "brief", piped="Be brief.\n").out == "brief@1\n"
+    assert house("prompts", "add", "brief", piped="Be very  brief,\nplease.").out == "brief@2\n"
+    assert house("prompts", "show", "brief@1").out == "Be brief.\n"
+    assert house("prompts", "list").out.splitlines()[2].endswith("   Be very brief, please.")
+    made = house.type("experiments create chat --prompt brief@1 --prompt brief@2 --shares 2,1,1 --json").json
+    assert [(arm["name"], arm.get("prompt")) for arm in made["arms"]] == [
+        ("baseline", None),
+        ("brief-1", "brief@1"),
+        ("brief-2", "brief@2"),
+    ]
+    assert made["shares"] == [2.0, 1.0, 1.0]
+    assert "brief-2: 0 requests, 0 failed" in house("experiments", "report", "chat").out
+    assert len(house("experiments", "list", "--json").json["experiments"]) == 1
+    assert house("rollouts", "list", "--json").json == {"rollouts": []}
+    assert house("experiments", "finish", "chat").err.endswith("finished, everybody is at the baseline\n")
+    assert house("experiments", "remove", "chat").code == 0
+
+
+def test_every_change_is_in_the_audit(house: Terminal) -> None:
+    house("prompts", "add", "brief", piped="Be brief.")
+    house.type("rollouts create chat --prompt brief@1")
+    house("rollouts", "rollback", "chat", "--why", "no")
+    changes = house("audit", "--json").json["changes"]
+    assert [(change["kind"], change["action"]) for change in changes] == [
+        ("prompt", "create"),
+        ("rollout", "create"),
+        ("rollout", "rollback"),
+    ]
