@@ -82,7 +82,7 @@ fuzz: $(VENV)/.ready
 # Pins stay as they are unless pyproject.toml says otherwise; `make lock UPGRADE=--upgrade` takes what is new.
 lock:
 	$(BIN)/uv pip compile --quiet $(UPGRADE) --universal --python-version 3.11 --generate-hashes \
-	  --extra demo --extra team --extra bigquery --group build --group check --group test --no-emit-index-url --no-emit-find-links \
+	  --extra demo --extra team --extra bigquery --group bench --group build --group check --group test --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
 bench: bench-gateway bench-soak bench-model bench-start bench-router bench-affinity

@@ -145,6 +145,7 @@ class Box:
 
     def begins(self, journey: Journey) -> None:
         self.outstanding += 1
+        self.meter.began()
         if self.breaker.began():
             self.trials.append(journey)
 
@@ -162,6 +163,7 @@ class Box:
             self.breaker.failed(now_s, trial=trial)
             if not journey.begun or journey.first_s > now_s:
                 self.meter.silent(now_s, waited_s=now_s - journey.sent_s)
+        self.meter.ended(now_s)
 
     def _measure(self, journey: Journey, now_s: float) -> None:
         asked = journey.asked

@@ -53,10 +53,10 @@ def write(folder: Path, about: Mapping[str, str], found: Mapping[str, Mapping[st
     figures = {name: _numbers(each["figures"]) for name, each in found.items()}
     for name, what in CHARTS.items():
         values = {strategy: each[what] for strategy, each in figures.items()}
-        (folder / f"sim-{name}.svg").write_text(chart.bars(what, values))
+        chart.bars(folder / f"sim-{name}.svg", what, values)
     parts = {name: list(_numbers(each["by part"]).values()) for name, each in found.items()}
     title = "first token p95 s, through the day"
-    (folder / OVER_THE_DAY).write_text(chart.lines(title, "24 parts of the day", parts))
+    chart.lines(folder / OVER_THE_DAY, title, "24 parts of the day", parts)
     (folder / "sim.md").write_text(page(about, figures))
 
 

@@ -36,7 +36,7 @@ class World(NamedTuple):
     asked: Sequence[Asked]
     blows: Sequence[Blow]
     boxes: int
-    models: int  # each at as many of the boxes
+    models: int  # each at as many of the boxes; a conversation keeps to one
     hours: float
     seed: int
 
@@ -160,7 +160,7 @@ class Simulation:
         self.inside += 1
         journey.let_in_s = self.now_s
         began = process_time()
-        choice = self._choices[journey.asked.shared % len(self._choices)]
+        choice = self._choices[(journey.asked.own >> 1) % len(self._choices)]
         journey.order = choice.order(journey.asked)
         box = next(journey.order, None)
         self.tally.decided(process_time() - began)

@@ -41,7 +41,7 @@ class Asked(NamedTuple):
     region: str
     shared: int  # of its system prompt
     shared_tokens: int
-    own: int  # of its conversation
+    own: int  # of its conversation; odd, as `shared` is: 0 would be none
     prompt_tokens: int  # the system prompt's included
     output_tokens: int
     limit: int  # of the answer, as the request names it; 0: it names none

@@ -171,11 +171,13 @@ class Balancer:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
+    try:
         while data := await reader.read(65_536):
             writer.write(data)
             await writer.drain()
         writer.write_eof()
+    except OSError:
+        writer.close()
 
 
 @asynccontextmanager

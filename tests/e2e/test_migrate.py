@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Self
 import ollama
 import pytest
 
+from drivetrain.governance import Attempt
 from tests.e2e.replicas import Place, replicas
 from tests.e2e.servers import MODEL, Server, add_small_model, serving
 from tests.fakes.manners import MODEL as FAKE
@@ -52,16 +54,12 @@ class Callers:
     def __init__(self, servers: list[Server], model: str, number: int) -> None:
         self.failed: list[str] = []
         self.answered = 0
-        self._engine = ""  # of the newest answer
         self._model = model
         self._clients = [self._client(servers[each % len(servers)], each) for each in range(number)]
 
     def _client(self, server: Server, number: int) -> ollama.AsyncClient:
-        async def heard(response: Any) -> None:
-            self._engine = response.headers.get("x-drivetrain-engine", "")
-
         headers = {"x-drivetrain-session": f"caller {number}"}
-        return ollama.AsyncClient(host=server.url, headers=headers, timeout=120, event_hooks={"response": [heard]})
+        return ollama.AsyncClient(host=server.url, headers=headers, timeout=120)
 
     async def __aenter__(self) -> Self:
         return self
@@ -84,13 +82,9 @@ class Callers:
         except (ollama.ResponseError, ConnectionError, OSError) as error:
             self.failed.append(repr(error))
 
-    async def engines(self) -> list[str]:
-        """Who answers each of them now, asked one after the other while the others are quiet."""
-        found = []
+    async def once_each(self) -> None:
         for client in self._clients:
             await self.ask(client, 1)
-            found.append(self._engine)
-        return found
 
     @asynccontextmanager
     async def talking(self) -> AsyncGenerator[None, None]:
@@ -127,15 +121,8 @@ async def there_and_back(place: Move, callers: Callers) -> None:
         compared = await place.migrate("validate", "--tokens", "4")
         assert [(one["source"]["failures"], one["target"]["failures"]) for one in compared["models"]] == [(0, 0)]
         await place.migrate("shift")
-        await place.migrate("shift", "--to", "100")
-        await asyncio.sleep(STATED_S)
-    assert set(await callers.engines()) == {NEW}
-    async with callers.talking():
-        back = await place.migrate("rollback")
-        await asyncio.sleep(STATED_S)
-    assert [one["state"] for one in back["rollouts"]] == ["rolled_back"]
-    assert set(await callers.engines()) == {OLD}
-    await went_well(place, callers)
+    assert await turned(place, callers, "shift", "--to", "100") == ({NEW}, "running")
+    assert await turned(place, callers, "rollback") == ({OLD}, "rolled_back")
 
 
 async def the_other_way_round(place: Move, callers: Callers) -> None:
@@ -143,27 +130,34 @@ async def the_other_way_round(place: Move, callers: Callers) -> None:
     async with callers.talking():
         await place.migrate("plan", *BETWEEN, *CALM)
         await place.migrate("shift", "--to", "100")
-        [done] = (await place.migrate("shift"))["rollouts"]
+    assert await turned(place, callers, "shift") == ({NEW}, "done")
+    async with callers.talking():
         [other] = (await place.migrate("plan", "--from", NEW, "--to", OLD, *CALM))["rollouts"]
-        assert (done["state"], other["arms"][0]["targets"][0]["engine"]) == ("done", NEW)
-        await asyncio.sleep(STATED_S)
-    assert set(await callers.engines()) == {NEW}
-    async with callers.talking():
-        await place.migrate("shift", "--to", "100")
-        await asyncio.sleep(STATED_S)
-    assert set(await callers.engines()) == {OLD}
-    async with callers.talking():
-        await place.migrate("rollback")
-        await asyncio.sleep(STATED_S)
-    assert set(await callers.engines()) == {NEW}
-    await went_well(place, callers)
+    assert other["arms"][0]["targets"][0]["engine"] == NEW
+    assert await turned(place, callers, "shift", "--to", "100") == ({OLD}, "running")
+    assert await turned(place, callers, "rollback") == ({NEW}, "rolled_back")
 
 
-async def went_well(place: Move, callers: Callers) -> None:
-    """No caller met an error, nor did an engine that was asked for one."""
+async def turned(place: Move, callers: Callers, *words: str) -> tuple[set[str], str]:
+    """The engines of all requests that came later than is stated after a command, and what the command said of the
+    rollout. Nothing has failed until then."""
+    async with callers.talking():
+        [rollout] = (await place.migrate(*words))["rollouts"]
+        over_s = time.time() + STATED_S
+        await asyncio.sleep(2 * STATED_S)
+    await callers.once_each()
     assert callers.failed == []
-    rows = await place.rows_once(callers.answered)
-    assert {(row.outcome, row.dialect) for row in rows if row.final} == {("ok", "ollama.chat")}
+    rows = await finished(place, callers.answered)
+    assert {(row.outcome, row.dialect) for row in rows} == {("ok", "ollama.chat")}
+    return {row.engine for row in rows if row.received_s > over_s}, rollout["state"]
+
+
+async def finished(place: Move, number: int) -> list[Attempt]:
+    """The last attempts of so many requests."""
+    async with asyncio.timeout(30):
+        while len(rows := [row for row in await place.rows() if row.final]) < number:
+            await asyncio.sleep(0.05)
+    return rows
 
 
 async def test_there_and_back_on_two_replicas(tmp_path: Path) -> None:

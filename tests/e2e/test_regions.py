@@ -169,6 +169,7 @@ async def test_a_lost_region_takes_no_more_of_a_limit_along_than_its_lease(
         assert 50 <= after[200] <= 60
 
 
+@pytest.mark.slow  # as in the unit's own tests
 async def test_a_region_that_is_cut_off_lets_in_no_more_than_a_lease_beside_the_limit(
     tmp_path: Path, redis_server: RedisServer, redis_url: str
 ) -> None:

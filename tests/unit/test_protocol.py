@@ -306,3 +306,36 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
             DrivetrainError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use; choose another"
         ):
             tcp_socket("127.0.0.1", port, advice="choose another")
+
+
+# --- the end of a server ----------------------------------------------------------------------------------------------
+
+
+async def test_who_was_not_told_of_the_end_in_a_long_answer_may_ask_once_more() -> None:
+    go_on = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        if exchange.path == "/slow":
+            await exchange.start(200, b"text/plain")
+            await exchange.send_body(b"a", more=True)
+            await go_on.wait()
+            await exchange.send_body(b"b", more=False)
+        else:
+            await exchange.respond(200, b"more", b"text/plain")
+
+    async with site(slow) as made:
+        reader, writer = await made.open()
+        writer.write(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert CLOSE not in await reader.readuntil(b"1\r\na\r\n")
+        made.leaving = True
+        made.listener.stop()
+        async with asyncio.timeout(10):
+            while made.listener.servers[0].is_serving():
+                await asyncio.sleep(0.01)
+        go_on.set()
+        await reader.readuntil(b"0\r\n\r\n")
+        writer.write(b"GET /next HTTP/1.1\r\nhost: x\r\n\r\n")
+        answer = await reader.read()
+        assert CLOSE in answer
+        assert answer.endswith(b"more")
+        writer.close()

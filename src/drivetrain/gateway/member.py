@@ -92,6 +92,8 @@ class Member:
     def begins(self, meter: Meter) -> None:
         """An attempt at it; `ends` tells what came of it."""
         self.outstanding += 1
+        if (speeds := self._speeds.get(meter.candidate.model)) is not None:
+            speeds.began()
         if self.breaker.began():
             self._trials.append(meter)
 
@@ -135,6 +137,8 @@ class Member:
             )
         elif speeds is not None and first_s is None and worked is not True:
             speeds.silent(now_s, waited_s=total_s - meter.waited_s)
+        if speeds is not None:
+            speeds.ended(now_s)
 
     def _meet(self, model: str) -> Speedometer:
         if len(self._speeds) >= MOST_MODELS:

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import anyio
+
 from drivetrain.governance import Rule
 from drivetrain.quota import Demand, Hold, Refusal
 from drivetrain.quota.memory import longer
 from drivetrain.quota.rations import Batch, Part, Ration
-from drivetrain.quota.redis import RedisQuota
+from drivetrain.quota.redis import FAREWELL_S, RedisQuota
 from drivetrain.quota.seeds import Seed
 from drivetrain.ulid import ulid
 
@@ -295,8 +297,15 @@ class LeasedQuota:
                         if (ration := self._rations.get(rule_id)) is not None:
                             tasks.create_task(self._ask_ahead(ration))
             finally:
-                for ration in self._rations.values():
-                    self._hand_in(ration, ration.spare())  # before `exact` says goodbye
+                await self._farewell()
+
+    async def _farewell(self) -> None:
+        """Hand back what is at hand, before `exact` says goodbye; what was just asked for too."""
+        with anyio.CancelScope(shield=True), anyio.move_on_after(FAREWELL_S):
+            for asking in list(self._asking.values()):
+                await asking.over.wait()
+        for ration in self._rations.values():
+            self._hand_in(ration, ration.spare())
 
     async def _tend(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """How fast an engine is with one of its models: the wait for the first token and the pace after it, apart.
 
 The first token is a peak estimate: a slow one counts at once, quick ones slowly win it back (peak-EWMA). What was seen
-long ago fades, so that a slow engine is asked again some day.
+long ago fades, so that a slow engine is asked again some day; but not while it is at work, for then it is being asked.
 """
 
 import math
@@ -9,7 +9,8 @@ import math
 from drivetrain.types import Value
 
 MEMORY_S = 10.0  # after so long an estimate is two thirds new
-FADE_S = 30.0  # unasked for so long, an engine seems e times as fast
+FADE_S = 30.0  # unasked for so long, an engine seems e times as fast,
+FADED = 0.1  # but ten times at most: what seems faster than any other draws all requests
 LEAST = 5  # answers that make a measured engine
 FEW_TOKENS = 4  # an answer shorter than this tells nothing about the pace
 FIXED_TOKENS = 256  # a prompt of no length takes as long as so many tokens
@@ -29,13 +30,24 @@ class Speed(Value, frozen=True, kw_only=True):
 class Speedometer:
     """Measures one model of one engine. Every method is told the time."""
 
-    __slots__ = ("_answers", "_prompt_s", "_seen_s", "_token_s")
+    __slots__ = ("_answers", "_at_work", "_idle_s", "_prompt_s", "_seen_s", "_token_s")
 
     def __init__(self) -> None:
         self._answers = 0
         self._prompt_s = 0.0
         self._token_s = 0.0
-        self._seen_s = 0.0
+        self._seen_s = 0.0  # when the estimates are of
+        self._at_work = 0  # attempts that go on
+        self._idle_s = 0.0  # since when none does
+
+    def began(self) -> None:
+        self._at_work += 1
+
+    def ended(self, now_s: float) -> None:
+        """After `answered` or `silent`, if one of them is called. One that began before there was a measure is not
+        missed."""
+        self._at_work = max(0, self._at_work - 1)
+        self._idle_s = now_s
 
     def answered(self, now_s: float, *, prompt_tokens: int, first_token_s: float, tokens: int, rest_s: float) -> None:
         """An answer of `tokens` is complete; `rest_s` is what it took after its first."""
@@ -59,5 +71,6 @@ class Speedometer:
         """None until enough was seen."""
         if self._answers < LEAST:
             return None
-        fade = math.exp((self._seen_s - now_s) / FADE_S)
+        unasked_s = 0.0 if self._at_work else now_s - max(self._seen_s, self._idle_s)
+        fade = max(math.exp(-unasked_s / FADE_S), FADED)
         return Speed(prompt_s=self._prompt_s * fade, token_s=self._token_s * fade)

@@ -25,6 +25,7 @@ HOMES = 2  # for a system prompt with an engine's share of the requests
 MOST_HOMES = 8  # of one that is not at home everywhere
 PATIENCE = 8.0  # times as soon is another engine worth leaving the cache for: less may be chance
 LOOKS = 3  # engines that are compared
+FAR = 16  # engines that are looked at; where they all have enough in hand, the cache is not what matters
 
 
 def kept(group: Group, standings: Standings, draw: Draw, facts: Facts, terms: Terms) -> tuple[Seen, str] | None:
@@ -32,7 +33,7 @@ def kept(group: Group, standings: Standings, draw: Draw, facts: Facts, terms: Te
     found: Seen | None = None
     looks, more = 0, ""
     most = _most(group, terms)
-    for place in order(group, facts, terms):
+    for place in islice(order(group, facts, terms), FAR):
         target = group.targets[place]
         seen = (target, standings(target))
         standing = seen[1]

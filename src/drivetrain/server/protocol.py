@@ -63,6 +63,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._closing = False
         self._lingering = False
+        self._parting = False  # the server stops, of which it gave notice
         self._writable: asyncio.Event | None = None  # None: the caller keeps up
         self._stalled_since = 0.0
         self.quiet_since = time.monotonic()
@@ -200,6 +201,8 @@ class Connection(asyncio.Protocol):
                 self.hold(hold=False)
         else:
             self.hold(hold=False)
+            if self._parting:
+                self._loop.call_later(GRACE_S, self._hang_up)
 
     def _linger(self) -> None:
         """An answer came before its request was whole. Read on for a while: hanging up now could cost the answer."""
@@ -263,10 +266,11 @@ class Connection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """The server stops: hang up now, or after the answer that is under way. If notice was given, what a caller has
-        sent before it could take it is still answered."""
-        if self._current is None and self._app.leaving:
+        sent before it could take it is still answered: the head of a long answer did not tell of it."""
+        self._parting = self._app.leaving
+        if self._parting and self._current is None:
             self._loop.call_later(GRACE_S, self._hang_up)
-        else:
+        elif not self._parting:
             self._closing = True
             self._hang_up()
 

@@ -36,7 +36,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_commands_are_completed(home: Path) -> None:
-    assert completed(home, "drivetrain", "p") == ["pull", "push", "ps", "pack", "projects", "prices"]
+    assert completed(home, "drivetrain", "p") == ["pull", "push", "ps", "pack", "projects", "prices", "prompts"]
     assert completed(home, "drivetrain", "config", "c") == ["check"]
     assert completed(home, "drivetrain", "audit", "") == ["list", "verify"]
 

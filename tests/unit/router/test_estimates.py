@@ -65,3 +65,16 @@ def test_an_engine_that_stayed_silent_is_at_least_as_slow_as_the_wait() -> None:
 def test_an_engine_that_is_not_asked_seems_faster_and_faster() -> None:
     meter = measured(*[1.0] * 5)
     assert speed(meter, 30.0).expected_s(744, 100) == pytest.approx(3.0 / 2.718281828)
+
+
+def test_not_while_it_is_at_work() -> None:
+    meter = measured(*[1.0] * 5)
+    meter.began()
+    assert speed(meter, 3_000.0).expected_s(744, 100) == pytest.approx(3.0)
+    meter.ended(3_000.0)
+    assert speed(meter, 3_000.0).expected_s(744, 100) == pytest.approx(3.0)
+    assert speed(meter, 3_030.0).expected_s(744, 100) == pytest.approx(3.0 / 2.718281828)
+
+
+def test_and_ten_times_as_fast_at_most() -> None:
+    assert speed(measured(*[1.0] * 5), 1e6).expected_s(744, 100) == pytest.approx(0.3)

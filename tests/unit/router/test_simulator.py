@@ -15,7 +15,7 @@ HOURS = 0.5
 
 def world(seed: int = 1) -> World:
     """Twenty boxes of two models, with faults, more requests than they can take in the rush."""
-    plan = traffic.Plan(requests=500, hours=HOURS, mean_output=900, rush=120)
+    plan = traffic.Plan(requests=400, hours=HOURS, mean_output=1100, rush=120)
     return World(
         asked=traffic.day(plan, Random(seed)),
         blows=boxes.blows(20, HOURS * 3600, Random(seed)),
@@ -39,6 +39,7 @@ def test_every_request_comes_to_one_end_and_leaves_nothing_behind(strategy: Stra
     assert len(tally.total_s) == tally.outcomes["answered"] > 0
     assert (simulation.inside, simulation.waiting) == (0, {})
     assert [box.place for box in simulation.boxes if box.outstanding or box.running or box.queue] == []
+    assert {box.place % 2 for box in simulation.boxes if box.busy_s} == {0, 1}  # both models were asked
 
 
 @pytest.mark.parametrize("name", ["two choices", "balanced", "prefix in regions"])

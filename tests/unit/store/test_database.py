@@ -207,6 +207,9 @@ def test_a_process_rests_at_two_connections(postgres: PostgresServer, tmp_path: 
         rows = store.rows()
         with store.reading(), store.reading():
             assert connections(store) == 4  # and no more can be had
-        assert connections(store) == 2
+        for _ in range(1_000):  # the server hears of those that are closed a moment later
+            if (left := connections(store)) == 2:
+                break
         rows.close()
         store.close()
+        assert left == 2

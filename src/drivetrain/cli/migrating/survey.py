@@ -12,6 +12,8 @@ from drivetrain.policies.access import plain
 from drivetrain.rollouts.plan import Plan
 from drivetrain.types import Request, Value
 
+WARM = "Hi."
+
 
 class Survey(Value, frozen=True, kw_only=True):
     source: Side
@@ -88,6 +90,7 @@ async def _compared(
     for side, model in ((found.source, one.match.source), (found.target, becomes)):
         asked = [replay.settled(request, model, tokens) for request in prompts]
         async with sides.reached(call, side.name, at.config.engines[side.name]) as engine:
+            await replay.answer(engine, replay.settled(replay.prompt(WARM), model, 1))  # loading it is not compared
             answers.append(await replay.answers(engine, asked, at_once))
         columns.append(column(side.name, model, answers[-1]))
     return Comparison(name=one.name, source=columns[0], target=columns[1], alike=likeness(*answers))
