@@ -155,3 +155,9 @@ def test_tests_watch_instead_of_sleeping_and_use_real_parts() -> None:
     forbidden = {"time.sleep", "mock.patch", "patch", "MagicMock", "AsyncMock", "Mock"}
     found = {(file, call) for file, call, _ in calls(TESTS) if call in forbidden}
     assert found == WATCHERS
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest refuses to collect two of one name."""
+    names = [path.name for path in TESTS.rglob("test_*.py") if "node_modules" not in path.parts]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
