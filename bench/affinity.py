@@ -18,7 +18,6 @@ import json
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -33,7 +32,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "gateway"))
 from figures import write_figures  # noqa: E402
-from processes import Failed, Tree, free_port  # noqa: E402
+from processes import Failed, Tree, free_port, printed  # noqa: E402
 
 WAYS = ("none", "prefix", "session")
 BETTER_AT_LEAST = 1.5  # cached share and mean time to the first token, of affinity by prefix against none
@@ -137,10 +136,7 @@ def server(way: str, arguments: argparse.Namespace) -> Iterator[int]:
         (home / "drivetrain.yaml").write_text(json.dumps(config))  # JSON is YAML
         with Tree([command, "serve", "--home", folder, "--port", str(port)], log=home / "serve.log") as tree:
             tree.wait_ready(port, "/healthz", TIMEOUT_S)
-            argv = [command, "--home", folder, "pull", arguments.model]
-            pulled = subprocess.run(argv, capture_output=True, text=True, check=False)
-            if pulled.returncode:
-                raise Failed(f"`drivetrain pull` ended with {pulled.returncode}: {pulled.stderr[-500:]}")
+            printed([command, "--home", folder, "pull", arguments.model])
             for name in names:
                 ask(port, name, [{"role": "user", "content": "Hi"}], "warm-up", tokens=1)
             yield port

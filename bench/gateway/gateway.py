@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from processes import Failed, Tree, free_port
+from processes import Failed, Tree, free_port, printed
 from subjects import Subject
 
 HERE = Path(__file__).parent
@@ -72,9 +72,7 @@ def install(subject: Subject, drivetrain: Path) -> None:
     values = {"peer": str(peer), "python": sys.executable}
     write_files(subject.install_files, peer, values)
     for step in subject.install:
-        result = subprocess.run(filled(step, values), cwd=peer, capture_output=True, text=True, check=False)
-        if result.returncode:
-            raise Failed(f"{step[0]} ended with {result.returncode}: {(result.stderr or result.stdout)[-1500:]}")
+        printed(filled(step, values), cwd=peer)
     done.write_text(steps)
 
 
@@ -107,13 +105,8 @@ def running(subject: Subject, drivetrain: Path) -> Iterator[Running]:
 
 def prepared(subject: Subject, home: Path, values: dict[str, str]) -> str:
     """What the first of the commands before a start prints; raises `Failed` with the words of one that fails."""
-    printed = []
-    for step in subject.prepare:
-        result = subprocess.run(filled(step, values), cwd=home, capture_output=True, text=True, check=False)
-        if result.returncode:
-            raise Failed(f"{' '.join(step)} ended with {result.returncode}: {result.stderr[-500:]}")
-        printed.append(result.stdout.strip())
-    return printed[0] if printed else ""
+    said = [printed(filled(step, values), cwd=home) for step in subject.prepare]
+    return said[0] if said else ""
 
 
 def filled(parts: tuple[str, ...], values: dict[str, str]) -> list[str]:

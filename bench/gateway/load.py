@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gateway import BIN, HERE, Running
-from processes import Failed
+from processes import Failed, printed
 
 PATH = "/v1/chat/completions"
 STREAM_EVENTS = 34
@@ -179,8 +177,5 @@ def ttft(running: Running, connections: int, requests: int) -> dict[str, Any]:
 
 def run_tool(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
     """The JSON object that a tool prints last."""
-    result = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise Failed(f"{os.path.basename(argv[0])} ended with {result.returncode}: {result.stderr[-500:]}")
-    values: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    values: dict[str, Any] = json.loads(printed(argv, env=env).splitlines()[-1])
     return values

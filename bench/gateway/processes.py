@@ -51,6 +51,17 @@ def get_status(port: int, path: str, timeout_s: float = 5.0) -> int:
         connection.close()
 
 
+def printed(argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+    """What a command prints; raises `Failed` with the last words of one that fails."""
+    result = subprocess.run(
+        argv, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        last_words = (result.stderr or result.stdout)[-LOG_TAIL_CHARS:]
+        raise Failed(f"`{os.path.basename(argv[0])}` ended with {result.returncode}: {last_words}")
+    return result.stdout.strip()
+
+
 class Tree:
     """A process and its descendants: they share a session, which is how re-parented ones are found, too."""
 

@@ -16,7 +16,6 @@ import json
 import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +29,7 @@ from urllib.parse import urlsplit
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "gateway"))
 from figures import write_figures  # noqa: E402
-from processes import Failed, Tree, free_port  # noqa: E402
+from processes import Failed, Tree, free_port, printed  # noqa: E402
 
 DECODE_RATIO_AT_LEAST = 0.97
 ADDED_MS_AT_MOST = 5.0
@@ -104,11 +103,7 @@ def server(arguments: argparse.Namespace) -> Iterator[str]:
         argv = [command, "serve", "--home", folder, "--port", str(port)]
         with Tree(argv, log=home / "serve.log") as tree:
             tree.wait_ready(port, "/healthz", TIMEOUT_S)
-            pulled = subprocess.run(
-                [command, "--home", folder, "pull", arguments.model], capture_output=True, text=True, check=False
-            )
-            if pulled.returncode:
-                raise Failed(f"`drivetrain pull` ended with {pulled.returncode}: {pulled.stderr[-500:]}")
+            printed([command, "--home", folder, "pull", arguments.model])
             yield f"http://127.0.0.1:{port}"
 
 

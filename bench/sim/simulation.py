@@ -55,7 +55,6 @@ class Journey:
         "first_s",
         "let_in_s",
         "order",
-        "over",
         "paid",
         "sent_s",
         "tried",
@@ -71,7 +70,6 @@ class Journey:
         self.order: Iterator[Box] | None = None
         self.tried: set[int] = set()
         self.paid: tuple[Line, float] | None = None
-        self.over = False
 
 
 class Simulation:
@@ -262,7 +260,7 @@ class Simulation:
         return next((box for box in journey.order or () if box.place not in journey.tried), None)
 
     def _over(self, journey: Journey) -> None:
-        journey.box, journey.over, journey.order = None, True, None
+        journey.box = journey.order = None
         self._leave(journey)
 
     # Faults.

@@ -12,7 +12,8 @@ DrivetrainError
 │   ├── EngineOverloaded 503    it says it is too busy
 │   ├── EngineFailed 502        it broke off, or answered nonsense
 │   ├── EngineTimeout 504       it let a deadline pass
-│   └── LoadFailed 500          a model could not be loaded; carries the reason
+│   ├── LoadFailed 500          a model could not be loaded; carries the reason
+│   └── ModelMissing 404        it has no such model, although it was sent there
 └── ServerError                 Drivetrain is at fault, or at its limits
     ├── Internal 500            ├── StorageFull 507         ├── Busy 503 (queue full)     ├── Draining 503
     ├── StoreAway 503           ├── SharedStateAway 503
@@ -181,6 +182,14 @@ class LoadFailed(EngineError):
 
     status = 500
     code = "load_failed"
+
+
+class ModelMissing(EngineError):
+    """The engine has no such model, although a route, or what it listed before, says so. A caller whom nobody else can
+    answer is told `ModelNotFound`."""
+
+    status = 404
+    code = "model_missing"
 
 
 class ServerError(DrivetrainError):

@@ -10,17 +10,10 @@ import httpx2
 LOOK_S = 0.05
 
 
-class Way:
-    """A TCP proxy on loopback to one address. What passes takes `delay_s` in each direction; a `vanished` one takes
-    connections and says nothing, as a network does that loses every packet."""
+class Passing:
+    """Takes TCP connections on loopback and passes on what comes on them. Whoever inherits says where to."""
 
-    def __init__(self, url: str, delay_s: float = 0.0) -> None:
-        host, _, port = url.rpartition("//")[2].rpartition(":")
-        self._target = host, int(port)
-        self.delay_s = delay_s
-        self.carried = 0  # connections so far
-        self._there = asyncio.Event()
-        self._there.set()
+    def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server
         self.port = 0
@@ -30,15 +23,8 @@ class Way:
         return f"http://127.0.0.1:{self.port}"
 
     async def open(self) -> None:
-        self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
-
-    def vanish(self) -> None:
-        self._there.clear()
-
-    def come_back(self) -> None:
-        """What was said meanwhile still arrives, as it does when packets are sent again."""
-        self._there.set()
 
     async def close(self) -> None:
         self._server.close()
@@ -46,14 +32,17 @@ class Way:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def _target(self) -> str:
+        """The URL that the next connection leads to, once it can be said."""
+        raise NotImplementedError
+
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        self.carried += 1
         try:
-            await self._there.wait()
-            there, back = await asyncio.open_connection(*self._target)
+            host, _, port = (await self._target()).rpartition("//")[2].rpartition(":")
+            there, back = await asyncio.open_connection(host, int(port))
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._pump(reader, back))
@@ -65,6 +54,34 @@ class Way:
         finally:
             writer.close()
             self._tasks.discard(task)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()
+        except OSError:
+            writer.close()
+
+
+class Way(Passing):
+    """To one address. What passes takes `delay_s` in each direction; a `vanished` one takes connections and says
+    nothing, as a network does that loses every packet."""
+
+    def __init__(self, url: str, delay_s: float = 0.0) -> None:
+        super().__init__()
+        self._to = url
+        self.delay_s = delay_s
+        self._there = asyncio.Event()
+        self._there.set()
+
+    def vanish(self) -> None:
+        self._there.clear()
+
+    async def _target(self) -> str:
+        await self._there.wait()
+        return self._to
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """In order, each piece so long after it came."""
@@ -104,17 +121,15 @@ async def way_to(url: str, delay_s: float = 0.0) -> AsyncGenerator[Way, None]:
         await way.close()
 
 
-class Balancer:
+class Balancer(Passing):
     """Takes each new connection to the next server that is ready, as its `/readyz` said last. Where each answers may
     change at any time."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.servers: dict[str, str] = {}  # by a name: where it answers
         self.ready: set[str] = set()  # names
         self._turn = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server
-        self.url = ""
 
     async def run(self) -> None:
         """Look at each again and again. One that says so, or says nothing at all, is not ready; a slow one is."""
@@ -133,51 +148,12 @@ class Balancer:
                 (self.ready.add if ready else self.ready.discard)(name)
             await asyncio.sleep(LOOK_S)
 
-    def next(self) -> str:
+    async def _target(self) -> str:
+        while not self.ready:
+            await asyncio.sleep(LOOK_S)
         self._turn += 1
         names = sorted(self.ready & self.servers.keys())
         return self.servers[names[self._turn % len(names)]]
-
-    async def open(self) -> None:
-        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def close(self) -> None:
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            while not self.ready:
-                await asyncio.sleep(LOOK_S)
-            host, _, port = self.next().rpartition("//")[2].rpartition(":")
-            there, back = await asyncio.open_connection(host, int(port))
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(_pump(reader, back))
-                    group.create_task(_pump(there, writer))
-            finally:
-                back.close()
-        except (OSError, asyncio.CancelledError):
-            return
-        finally:
-            writer.close()
-            self._tasks.discard(task)
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
-        writer.write_eof()
-    except OSError:
-        writer.close()
 
 
 @asynccontextmanager

@@ -27,12 +27,15 @@ def small_model() -> Path:
     return next(Path(found.submodule_search_locations[0]).glob("*.gguf"))
 
 
-def add_small_model(home: Path, name: str = MODEL) -> None:
+# What is computed must not depend on the requests before: tests compare answers to the letter.
+REPEATABLE: Mapping[str, Any] = {"cache_prompt": False}
+
+
+def add_small_model(home: Path, name: str = MODEL, settings: Mapping[str, Any] = REPEATABLE) -> None:
     """Put the small model into a home without a server: as a user would by hand, with a link."""
     folder = home / "models" / name.replace("/", "%2F").replace(":", "%3A")
     folder.mkdir(parents=True)
-    # What is computed must not depend on the requests before: tests compare answers to the letter.
-    members = {"id": name, "object": "model", "settings": {"cache_prompt": False}}
+    members = {"id": name, "object": "model", "settings": settings}
     (folder / "model.json").write_text(json.dumps(members))
     (folder / "SmolLM2-135M-Instruct.Q4_1.gguf").symlink_to(small_model())
 

@@ -60,7 +60,11 @@ async def test_guards_change_and_a_report_tells_what_would_become_of_it(server: 
         changed = await root.patch(place, json={"guards": {"cost": 2.0}, "version": 1})
         assert changed.json()["guards"] == {**one["guards"], "cost": 2.0}
         report = (await root.get(f"{place}/report")).json()
-        assert (report["next"], report["why"], report["whole"]) == ("hold", "0 of 100 requests at the new arm", True)
+        assert (report["next"], report["why"], report["whole"]) == (
+            "hold",
+            "0 of 100 requests answered at the new arm",
+            True,
+        )
         assert [arm["arm"] for arm in report["arms"]["arms"]] == ["baseline", "new"]
 
 

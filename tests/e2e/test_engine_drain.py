@@ -36,6 +36,7 @@ async def test_an_engine_is_drained_and_resumed_and_the_audit_tells_by_whom(serv
     ("path", "words"),
     [
         ("bix/drain", "there is no engine 'bix'; there are box"),
+        ("box@/drain", "there is no engine 'box@'"),
         ("box@10.0.0.5:8000/drain", "there is no engine 'box@10.0.0.5:8000'"),
         ("box/stop", "no such path: POST …/engines/NAME/drain"),
         ("box", "no such path"),

@@ -31,9 +31,7 @@ class Turn(NamedTuple):
 @asynccontextmanager
 async def workers(home: Path, many: int, affinity: str) -> AsyncIterator[Server]:
     """A server whose model `chat` is in so many workers, all of them loaded."""
-    add_small_model(home)
-    record = home / "models" / MODEL.replace(":", "%3A") / "model.json"
-    record.write_text(json.dumps({"id": MODEL, "object": "model", "settings": SETTINGS}))
+    add_small_model(home, settings=SETTINGS)
     names = [f"worker-{number}" for number in range(many)]
     targets = {name: [{"engine": name, "model": MODEL}] for name in names}
     config = {

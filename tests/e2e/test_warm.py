@@ -1,15 +1,15 @@
 """A server that has its models in memory, and their system prompts in their caches, before the first request comes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.e2e.servers import MODEL, Server, serving, small_model
+from tests.e2e.servers import MODEL, Server, add_small_model, serving
 
 pytestmark = pytest.mark.anyio
+SETTINGS = {"num_ctx": 1024, "n_parallel": 1, "cache_ram": 0}  # a cache for one conversation
 SYSTEM = "You are the keeper of a lighthouse. " * 20
 WARM = f"""
 models:
@@ -24,15 +24,6 @@ residency: {{pin: [keeper], keep_alive_s: 0}}
 """
 
 
-def add_model(home: Path) -> None:
-    """The small model, with a cache for the one conversation that it has room for."""
-    folder = home / "models" / MODEL.replace(":", "%3A")
-    folder.mkdir(parents=True)
-    settings = {"num_ctx": 1024, "n_parallel": 1, "cache_ram": 0}
-    (folder / "model.json").write_text(json.dumps({"id": MODEL, "object": "model", "settings": settings}))
-    (folder / "model.gguf").symlink_to(small_model())
-
-
 def in_memory(answer: Any) -> bool:
     return [model["name"] for model in answer["models"]] == [MODEL]
 
@@ -45,7 +36,7 @@ async def usage(server: Server, system: str) -> Any:
 
 
 async def test_the_first_request_finds_its_system_prompt_in_the_cache(tmp_path: Path) -> None:
-    add_model(tmp_path)
+    add_small_model(tmp_path, settings=SETTINGS)
     async with serving(tmp_path, WARM) as server:
         await server.until("/readyz", lambda answer: answer["status"] == "ready", within_s=60)
         assert in_memory(await server.get("/api/ps"))
@@ -56,7 +47,7 @@ async def test_the_first_request_finds_its_system_prompt_in_the_cache(tmp_path: 
 
 
 async def test_a_pinned_model_is_there_from_the_start_and_stays_whatever_happens(tmp_path: Path) -> None:
-    add_model(tmp_path)
+    add_small_model(tmp_path, settings=SETTINGS)
     async with serving(tmp_path, PINNED) as server:
         await server.until("/api/ps", in_memory, within_s=60)
         refused = await server.post("/api/generate", {"model": "keeper", "keep_alive": 0})
@@ -75,7 +66,7 @@ async def test_a_pinned_model_is_there_from_the_start_and_stays_whatever_happens
 
 
 async def test_a_hint_loads_a_model_before_it_is_asked_for(tmp_path: Path) -> None:
-    add_model(tmp_path)
+    add_small_model(tmp_path, settings=SETTINGS)
     async with serving(tmp_path, "logging: {level: warning}") as server:
         loaded = await server.post(f"/v1/models/{MODEL}/load", {"keep_alive": "10m"})
         assert loaded.json() == {"id": MODEL, "object": "model", "loaded": ["local"]}

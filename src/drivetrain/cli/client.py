@@ -228,11 +228,16 @@ async def _answers(url: str) -> bool:
         return False
 
 
+def is_local(url: str) -> bool:
+    """Whether it is a server on this machine, without encryption."""
+    return url.startswith(("http://127.", "http://[::1]", "http://localhost"))
+
+
 def _client(url: str, **how: Any) -> "web.Client":
     """For a server on this machine: no proxy is asked, and no certificates are read, which takes longest of all."""
     from drivetrain import web  # as above
 
-    local = url.startswith(("http://127.", "http://[::1]", "http://localhost"))
+    local = is_local(url)
     return web.open_client(url, proxies=not local, verify=not local, **how)
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 EMBEDDED = "llamacpp"
 KEEP_UP_S = 10.0
 LEAST_BOARD_S = 0.5  # for an answer that no request waits for
-SWEEP_S = 600.0  # between two looks for bodies that have been kept long enough
+SWEEP_S = 600.0  # between two looks for what has been kept long enough
 
 
 class EngineHost:
@@ -243,8 +243,12 @@ class Runtime:
             if time.monotonic() >= sweep_s:  # also what was kept under policies that do not say so any more
                 sweep_s = time.monotonic() + SWEEP_S
                 with suppress(StoreAway):
-                    await to_thread.run_sync(self.store.sweep_bodies, time.time())
+                    await to_thread.run_sync(self._sweep, time.time())
             await asyncio.sleep(1.0)
+
+    def _sweep(self, now_s: float) -> None:
+        self.store.sweep_bodies(now_s)
+        self.store.sweep_comparisons(now_s - self.gateway.config.rollouts.keep_comparisons_s)
 
     def _prices(self) -> Table:
         """The price table in force; made anew when the store's has changed."""

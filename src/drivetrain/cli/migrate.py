@@ -200,6 +200,8 @@ def validate(
     our own. Nobody is charged. Without --from and --to it is the migration that is planned. Exits with 1 if the new
     engine fails where the old one does not.
     """
+    if (source is None) is not (target is None):
+        raise Misused("name both --from and --to, or neither: then it is the migration that is planned")
     with office(call) as at:
         if source is None or target is None:
             source, target, maps = _planned_pair(at, maps)

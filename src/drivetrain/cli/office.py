@@ -6,10 +6,11 @@ Things are found by their names here, and shown by them; the store knows them by
 import getpass
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "default"  # the organisation, team and project that there are without anybody having made them
 PAGE = 1_000
+T = TypeVar("T")
 
 
 class Office:
@@ -46,17 +48,11 @@ class Office:
 
     def all(self, kind: str, **filters: str) -> list[Any]:
         """In the order in which they were made."""
-        found: list[Any] = []
-        while page := self._admin.list(kind, filters, after=found[-1].id if found else "", limit=PAGE):
-            found += page
-        return found
+        return _every(lambda after: self._admin.list(kind, filters, after=after, limit=PAGE), attrgetter("id"))
 
     def all_rollouts(self, **exact: str) -> list[Rollout]:
         """In the order in which they were made."""
-        found: list[Rollout] = []
-        while page := self.rollouts.list(after=found[-1].id if found else "", limit=PAGE, **exact):
-            found += page
-        return found
+        return _every(lambda after: self.rollouts.list(after=after, limit=PAGE, **exact), attrgetter("id"))
 
     def in_force(self) -> Mapping[str, Rollout]:
         """By the names of models."""
@@ -67,10 +63,7 @@ class Office:
 
     def all_prompts(self, name: str | None) -> list[Prompt]:
         """Every version, by name."""
-        found: list[Prompt] = []
-        while page := self.prompts.list(name=name, after=found[-1].reference if found else "", limit=PAGE):
-            found += page
-        return found
+        return _every(lambda after: self.prompts.list(name=name, after=after, limit=PAGE), attrgetter("reference"))
 
     def find(self, kind: str, word: str) -> Any:
         """By id, name, or path of names. Raises `Missing`, which tells similar names."""
@@ -177,6 +170,14 @@ class Office:
 
     def verify_audit(self) -> "Verdict":
         return self._admin.verify_audit()
+
+
+def _every(page: Callable[[str], Sequence[T]], place: Callable[[T], str]) -> list[T]:
+    """Of all pages; `page` gives the one behind a place."""
+    found: list[T] = []
+    while more := page(place(found[-1]) if found else ""):
+        found += more
+    return found
 
 
 @contextmanager

@@ -44,10 +44,12 @@ def create(call: Call, model: str, path: str | None, **given: Any) -> None:
     Callers of MODEL go over to what is new stage by stage; each stays where it is. What is worse than what was there,
     by a statistical test, is rolled back by itself.
     """
+    if path and any(given.values()):
+        raise Misused("--file says all of it; leave the other options out")
     with office(call) as at:
         fields = from_file(path) if path else _fields(given)
         made = at.rollouts.create(
-            {"model": known_model(at, model), **fields}, engines=at.config.engines, actor=at.actor
+            {**fields, "model": known_model(at, model)}, engines=at.config.engines, actor=at.actor
         )
         _tell(call, made, "begun")
 
@@ -118,9 +120,9 @@ def stage_of(one: Rollout) -> str:
     """`2 of 4, 5 %`"""
     if not one.stages:
         return "-"
-    stage = one.stages[min(one.stage, len(one.stages) - 1)]
+    stage = one.stages[one.stage]
     part = SHADOW if stage.shadow and not stage.percent else f"{stage.percent:g} %"
-    return f"{min(one.stage, len(one.stages) - 1) + 1} of {len(one.stages)}, {part}"
+    return f"{one.stage + 1} of {len(one.stages)}, {part}"
 
 
 @command()

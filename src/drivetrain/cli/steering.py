@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from drivetrain.store.evidence import Sighting
 
 ACTOR = "drivetrain"  # who moves rollouts, for the audit
-SWEEP_S = 3600.0  # between two looks for comparisons that were kept long enough
 log = logging.getLogger("drivetrain.rollouts")
 
 
@@ -57,7 +56,7 @@ class Steering:
         try:
             if self._leads():
                 self._pilot = self._pilot or Pilot(self._store)
-                self._pilot.look(running, time.time(), self._terms().keep_comparisons_s)
+                self._pilot.look(running, time.time())
         except StoreAway as error:
             if not self._away:
                 log.warning("rollouts stay where they are: %s", error.message)
@@ -84,18 +83,14 @@ class Pilot:
         self._rollouts = Rollouts(store)
         self._sighting = Sighting
         self._seen: dict[str, Sighting] = {}  # by id of the rollout
-        self._sweep_s = 0.0
 
-    def look(self, running: Sequence[Rollout], now_s: float, keep_s: float) -> None:
+    def look(self, running: Sequence[Rollout], now_s: float) -> None:
         """Move those that are to be moved. Blocks; raises `StoreAway`."""
         self._seen = {one.id: self._sight(one) for one in running}
         for sighting in self._seen.values():
             sighting.read()
             if sighting.whole:
                 self._steer(sighting.rollout, sighting, now_s)
-        if now_s >= self._sweep_s:
-            self._sweep_s = now_s + SWEEP_S
-            self._rollouts.sweep(now_s - keep_s)
 
     def _sight(self, rollout: Rollout) -> "Sighting":
         known = self._seen.get(rollout.id)

@@ -132,7 +132,9 @@ class Queue(Section, frozen=True):
     reserved: Reserved = Reserved()
 
 
-Retried = Literal["engine_unavailable", "engine_overloaded", "engine_failed", "engine_timeout", "load_failed"]
+Retried = Literal[
+    "engine_unavailable", "engine_overloaded", "engine_failed", "engine_timeout", "load_failed", "model_missing"
+]
 
 
 class Retries(Section, frozen=True):
@@ -147,6 +149,7 @@ class Retries(Section, frozen=True):
         "engine_failed",
         "engine_timeout",
         "load_failed",
+        "model_missing",
     )  # codes of the errors after which there is another attempt
     resume: bool = False  # an answer that breaks off is continued by another engine that can, where that is sound
 

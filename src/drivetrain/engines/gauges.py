@@ -1,4 +1,4 @@
-"""What an engine's metrics tell of its work: how many requests run and wait, and whether it sleeps. Pure.
+"""What an engine's metrics tell of its work: how many requests run, wait and are done, and whether it sleeps. Pure.
 
 Prometheus' text format, of vLLM, SGLang, llama-server, TGI and TensorRT-LLM. With several ranks in one engine there is
 a series for each; they are added up.
@@ -27,11 +27,18 @@ WAITING = frozenset(
         b"trtllm_num_requests_waiting",
     }
 )
+DONE = frozenset({b"vllm:request_success_total", b"vllm:request_success"})
 SLEEP = b"vllm:engine_sleep_state"
 AWAKE = b'sleep_state="awake"'
 MOST = 1_000_000  # requests; more is no number to believe
 
-_NAMES = b"|".join(sorted(RUNNING | WAITING | {SLEEP}))
+_PLACES = {
+    **dict.fromkeys(RUNNING, "running"),
+    **dict.fromkeys(WAITING, "waiting"),
+    **dict.fromkeys(DONE, "done"),
+    SLEEP: "awake",
+}
+_NAMES = b"|".join(sorted(_PLACES))
 _SERIES = re.compile(rb'^(%b)(\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+([0-9.eE+-]{1,32})' % _NAMES, re.MULTILINE)
 
 
@@ -40,6 +47,7 @@ class Gauges(Value, frozen=True, kw_only=True):
 
     running: int | None = None
     waiting: int | None = None
+    done: float | None = None  # since it was started
     awake: bool | None = None
 
 
@@ -48,10 +56,13 @@ def read(page: bytes) -> Gauges:
     for name, labels, number in _SERIES.findall(page):
         if name == SLEEP and AWAKE not in labels:
             continue
-        place = "awake" if name == SLEEP else "running" if name in RUNNING else "waiting"
-        found[place] += _value(number)
-    awake = found["awake"] > 0 if "awake" in found else None
-    return Gauges(running=_count(found.get("running")), waiting=_count(found.get("waiting")), awake=awake)
+        found[_PLACES[name]] += _value(number)
+    return Gauges(
+        running=_count(found.get("running")),
+        waiting=_count(found.get("waiting")),
+        done=found.get("done"),
+        awake=found["awake"] > 0 if "awake" in found else None,
+    )
 
 
 def _value(number: bytes) -> float:

@@ -6,7 +6,6 @@ to sleep, its own metrics have to say that nobody else has work there, or had si
 
 import asyncio
 import logging
-import re
 from types import TracebackType
 from typing import Final
 
@@ -20,6 +19,8 @@ from drivetrain.errors import DrivetrainError, EngineFailed, EngineUnavailable
 
 STEP_S: Final = 0.5  # how often a caller who waits hears that he is not forgotten
 POLL_S: Final = 0.1
+WAKE_S: Final = 30.0  # how long it may take to wake once it has said that it will; then it is told again
+LEAST_S: Final = 0.5  # between two looks whether it may sleep, however soon it is to
 # By level: 1 keeps the weights in RAM, 2 keeps nothing and reads them again.
 WAKE: Final = {
     1: (("/wake_up", b""),),
@@ -29,7 +30,6 @@ WAKE: Final = {
         ("/wake_up?tags=kv_cache", b""),
     ),
 }
-_DONE: Final = re.compile(rb'^vllm:request_success(?:_total)?(?:\{(?:[^"}\n]|"[^"\n]*")*\})?[ \t]+([0-9.eE+]+)', re.M)
 
 log = logging.getLogger("drivetrain.engines")
 
@@ -128,21 +128,30 @@ class Naps:
     # --- the server ---------------------------------------------------------------------------------------------------
 
     async def _wake(self) -> None:
+        """As often as it takes: another of us may put it to sleep at this very moment."""
         async with self._turn:
-            if not await self.asleep():
+            if not (asleep := await self.asleep()):
                 return
-            for path, body in WAKE[self.level]:
-                await call(self._upstream, path, body, decode_error)
-            while True:
-                if not await self.asleep():  # some versions answer before it is done
-                    return log.info("%s is awake", self._upstream.label)
-                await asyncio.sleep(POLL_S)
+            while asleep:
+                for path, body in WAKE[self.level]:
+                    await call(self._upstream, path, body, decode_error)
+                asleep = await self._still_asleep()
+            log.info("%s is awake", self._upstream.label)
 
-    def _rest_later(self) -> None:
+    async def _still_asleep(self) -> bool:
+        """Some versions answer before it is done."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + WAKE_S
+        while (asleep := await self.asleep()) and loop.time() < until_s:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(POLL_S)
+        return asleep
+
+    def _rest_later(self, least_s: float = 0.0) -> None:
         """Two looks make an idle time: what the server did in between shows in its count."""
         self._cancel_timer()
         if self._idle_s >= 0:
-            self._timer = asyncio.get_running_loop().call_later(self._idle_s / 2, self._begin_rest)
+            pause_s = max(self._idle_s / 2, least_s)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._begin_rest)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -163,13 +172,13 @@ class Naps:
                     return await self._sleep()
             except DrivetrainError as error:
                 log.warning("%s was not put to sleep: %s", self._upstream.label, error.message)
-            self._rest_later()
+            self._rest_later(LEAST_S)
 
     async def _unused(self) -> bool:
         """Nobody has work there, and nobody had any since the last look."""
         page = await look(self._upstream, "/metrics") or b""  # without it, what we know has to do
         found, before = gauges.read(page), self._done
-        self._done = sum(float(number) for number in _DONE.findall(page))
+        self._done = found.done or 0.0
         return not found.running and not found.waiting and before == self._done
 
     async def _sleep(self) -> None:

@@ -120,6 +120,7 @@ class Gateway:
         self.config = config
         self._list()
         self.keeps = any(policy.bodies.keep for policy in config.policies.values())
+        self._special = frozenset(name for name, policy in config.policies.items() if wanted(policy))
         self._drains_some = any(policy.on_disconnect == "drain" for policy in config.policies.values())
         return gone
 
@@ -152,6 +153,10 @@ class Gateway:
         if call.who.models is not None and not access.may_use(call.who.models, entry.name):
             raise Forbidden(f"this key may not use model {model!r}; /v1/models lists those that it may", param="model")
         return entry
+
+    def sides(self, entry: Entry) -> Iterator[Entry]:
+        """The entry as each arm of its rollout makes it; itself where there is none."""
+        return self._arms.sides(entry)
 
     def limited(self, entry: Entry, who: Principal) -> bool:
         """Whether a limit or budget counts this request, or one of its fallbacks."""
@@ -191,8 +196,9 @@ class Gateway:
 
     async def _answer(self, request: Request, call: Call) -> AsyncGenerator[Sequence[Event], None]:
         visit = await self._visit(request, call)
-        special = Special(self._owners, request, visit) if wanted(visit.leg.entry) else None
-        if special is not None:
+        special, entry = None, visit.leg.entry
+        if entry.rollout or entry.policy_name in self._special:
+            special = Special(self._owners, request, visit)
             if special.known is not None:
                 yield visit.given(special.known)
                 return
@@ -267,7 +273,7 @@ class Gateway:
         Raises `ModelNotFound`.
         """
         entry = await self.resolve(model)
-        entries = (*self._arms.sides(entry), *self._fallbacks(entry))
+        entries = (*self.sides(entry), *self._fallbacks(entry))
         decided = [(each, self._chooser.explain(each, facts, request, session)) for each in entries]
         return explanation(facts, decided, self.retries)
 

@@ -16,6 +16,8 @@ from drivetrain.errors import (
     EngineUnavailable,
     Internal,
     LoadFailed,
+    ModelMissing,
+    ModelNotFound,
 )
 from drivetrain.gateway.meter import Meter, Outcome
 from drivetrain.gateway.pool import Member
@@ -30,7 +32,8 @@ LOST = "hedge_lost"  # another engine, asked beside it, was the first to begin
 
 
 class Account:
-    """Use as a context around an attempt. It lets every exception pass."""
+    """Use as a context around an attempt. It lets every exception pass but one: that the engine has no such model is
+    its own failure from here on, `ModelMissing`."""
 
     __slots__ = ("_leg", "_member", "_meter", "_visit")
 
@@ -48,6 +51,13 @@ class Account:
         tell(self._visit, self._meter)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, ModelNotFound):
+            missing = ModelMissing(error.message, param=error.param)
+            self._close(missing)
+            raise missing from error
+        self._close(error)
+
+    def _close(self, error: BaseException | None) -> None:
         meter, visit, leg, member = self._meter, self._visit, self._leg, self._member
         if not meter.lost:  # else it is not counted any more
             visit.running -= 1
@@ -92,10 +102,10 @@ def _standings(receipt: Receipt, hold: Hold) -> Sequence[Standing]:
 
 def worked(error: BaseException | None) -> bool | None:
     """Whether the engine did its part. None: a caller's mistake, a caller who has gone, or work for which the engine
-    has no room tells nothing about whether it works."""
+    has no room, or not the model, tells nothing about whether it works."""
     if error is None:
         return True
-    if isinstance(error, EngineError) and not isinstance(error, EngineOverloaded | LoadFailed):
+    if isinstance(error, EngineError) and not isinstance(error, EngineOverloaded | LoadFailed | ModelMissing):
         return False
     return None
 

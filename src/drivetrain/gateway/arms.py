@@ -59,6 +59,9 @@ class Arms:
         """The entry as each arm of its rollout makes it; itself where there is none."""
         plan = self._plan()
         rollout = plan.rollouts.get(entry.name)
+        if rollout is None and entry.policy.prompt is None:
+            yield entry
+            return
         for arm in rollout.arms if rollout is not None else (None,):
             prompt = plan.prompts.get((arm.prompt if arm is not None else None) or entry.policy.prompt or "")
             yield self._side(entry, rollout, arm, prompt)

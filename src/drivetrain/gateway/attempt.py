@@ -8,7 +8,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from drivetrain.config.schema import Target
-from drivetrain.errors import EngineFailed, EngineOverloaded, EngineTimeout, EngineUnavailable, ModelNotFound
+from drivetrain.errors import (
+    EngineError,
+    EngineFailed,
+    EngineOverloaded,
+    EngineTimeout,
+    EngineUnavailable,
+    ModelNotFound,
+)
 from drivetrain.gateway.account import Account
 from drivetrain.gateway.arms import rendered
 from drivetrain.gateway.catalog import Library
@@ -40,11 +47,13 @@ class Attempts:
     ) -> AsyncGenerator[Sequence[Event], None]:
         """One engine's answer. What comes before the first content is held back: another engine may yet take over."""
         entry, name = leg.entry, leg.candidate.engine
-        with Account(visit, leg, meter, self._pool.members.get(name)):
-            member = self._open(name)
+        member = self._pool.members.get(name)
+        with Account(visit, leg, meter, member):
+            if member is None or member.drained:
+                raise self._closed(name)
             asked = self._asked(request, visit, leg, meter, member)
             foreign = visit.call.dialect.startswith("ollama.") and member.config.kind not in NATIVE
-            purse = purse_of(request, entry.policy, meter, visit.inside)
+            purse = purse_of(request, entry.policy, meter, visit.inside) if meter.price is not None else None
             held: list[Event] = []
             with Watch(member.name, entry.policy.timeouts, visit.deadlines) as watch:
                 async with aclosing(member.engine.generate(asked)) as batches:
@@ -78,8 +87,10 @@ class Attempts:
         kept = self._residence.kept(request, leg.entry.policy, leg.candidate)
         model = leg.candidate.model
         asked = replace(request, model=model, traceparent=trace, connect_s=timeouts.connect_s, **kept)
-        with Account(visit, leg, meter, self._pool.members.get(name)):
-            member = self._open(name)
+        member = self._pool.members.get(name)
+        with Account(visit, leg, meter, member):
+            if member is None or member.drained:
+                raise self._closed(name)
             try:
                 async with asyncio.timeout(min(limit_s, whole.left_s())):
                     answer = await member.engine.embed(asked)
@@ -93,23 +104,22 @@ class Attempts:
     def member(self, name: str) -> Member:
         """Raises `EngineUnavailable` if there is no engine of this name any more."""
         member = self._pool.members.get(name)
-        if member is None and name in self._pool.families:
-            raise EngineUnavailable(f"engine {name!r} has no instance: `discover` has found none")
         if member is None:
-            known = ", ".join(sorted(self._pool.members))
-            raise EngineUnavailable(f"engine {name!r} is not configured; configured: {known}")
+            raise self._closed(name)
         return member
 
-    def _open(self, name: str) -> Member:
-        """As `member`. Raises `EngineOverloaded` if it gets no new requests: that is not its failure."""
-        member = self.member(name)
-        if member.drained:
-            raise EngineOverloaded(f"engine {name!r} gets no new requests: it was drained, and has not been resumed")
-        return member
+    def _closed(self, name: str) -> EngineError:
+        """Why this engine gets no requests: it is not there, or was drained, which is no failure of it."""
+        if name in self._pool.members:
+            return EngineOverloaded(f"engine {name!r} gets no new requests: it was drained, and has not been resumed")
+        if name in self._pool.families:
+            return EngineUnavailable(f"engine {name!r} has no instance: `discover` has found none")
+        known = ", ".join(sorted(self._pool.members))
+        return EngineUnavailable(f"engine {name!r} is not configured; configured: {known}")
 
     def _asked(self, request: Request, visit: Visit, leg: Leg, meter: Meter, member: Member) -> Request:
         entry, candidate = leg.entry, leg.candidate
-        spec = entry.spec or self.spec_behind(candidate.engine, candidate.model)
+        spec = entry.spec or (self._library.lookup(candidate.model) if member.embedded else None)
         layers, settings = entry.policy.parameters, entry.policy.settings
         if spec is not None and spec.parameters:
             layers = {**spec.parameters, **layers}
@@ -124,8 +134,8 @@ class Attempts:
             "connect_s": entry.policy.timeouts.connect_s,
             "urgency": RANKS[visit.call.priority],
         }
-        if kept := self._residence.kept(request, entry.policy, candidate):
-            changes |= kept
+        if entry.policy.keep_alive_s is not None or self._residence.pins:
+            changes |= self._residence.kept(request, entry.policy, candidate)
         if settings:
             changes["options"] = {**settings, **request.options}
         system = rendered(entry.prompt, request) if entry.prompt is not None else ""

@@ -200,14 +200,14 @@ class Hedges:
         share = Rule(budget_percent=entry.policy.hedge.percent, least=0)
         if visit.receipt.left or not self._budget.left(entry.name, share):
             return
-        if (found := await visit.beside()) is None:
+        leg = await visit.beside()
+        if leg is None or first.over or first.meter.first_token_s is not None:
             return
-        leg, meter = found
-        if not first.over and first.meter.first_token_s is None:
-            self._budget.take(entry.name, share)
-            why = f"beside {first.meter.candidate.engine}, which gave nothing in {waits_s:.3g} s"
-            meter.candidate = replace(meter.candidate, why=why)
-            race.start(self._attempts.generate(request, visit, leg, meter), meter)
+        meter = visit.join(leg)
+        self._budget.take(entry.name, share)
+        why = f"beside {first.meter.candidate.engine}, which gave nothing in {waits_s:.3g} s"
+        meter.candidate = replace(meter.candidate, why=why)
+        race.start(self._attempts.generate(request, visit, leg, meter), meter)
 
     def _learn(self, model: str, race: _Race) -> None:
         """Of one that lost is known only that it takes longer."""

@@ -32,6 +32,7 @@ class Member:
     ) -> None:
         self.name = name
         self.config = config
+        self.embedded = config.kind == "llamacpp"
         self.engine = engine
         self.outstanding = 0
         self.others = 0  # requests that others had there when it was last probed, if it tells
@@ -52,10 +53,6 @@ class Member:
         self._speeds: dict[str, Speedometer] = {}  # by its name of the model
         self._trials: list[Meter] = []  # attempts that began while its breaker was open
         self._believed: Meter | None = None  # the one of them whose first token closed it
-
-    @property
-    def embedded(self) -> bool:
-        return self.config.kind == "llamacpp"
 
     def standing(self, model: str = "") -> Standing:
         """Now, for work with this model of it."""

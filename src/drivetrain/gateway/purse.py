@@ -64,6 +64,6 @@ class Purse:
 def purse(request: Request, policy: Policy, meter: Meter, ticket: Ticket) -> Purse | None:
     """None, as mostly: no hard budget pays."""
     hold = ticket.hold
-    if hold is None or meter.price is None or not any(rule.resource == "money" and rule.hard for rule in hold.rules):
+    if hold is None or not any(rule.resource == "money" and rule.hard for rule in hold.rules):
         return None
     return Purse(request, policy, meter, ticket)

@@ -64,7 +64,7 @@ class Residence:
         self._config = Config()
         self._catalog: Catalog | None = None
         self._wishes: Sequence[Wish] = ()
-        self._pins: frozenset[tuple[str, str]] = frozenset()
+        self.pins: frozenset[tuple[str, str]] = frozenset()  # engine and model of what is to stay
         self._attended: dict[str, tuple[int, Sequence[Wish]]] = {}  # by engine: its round, and what it got
         self._checked_s: dict[str, float] = {}  # by engine: when it was last looked at for pinned models
         self._busy: set[str] = set()
@@ -89,7 +89,7 @@ class Residence:
         pinned, preloaded = list(self._known(section.pin)), list(self._known(section.preload))
         self._wishes = wishes(routed, pinned=pinned, preloaded=preloaded)
         places = (place(wish.target) for wish in self._wishes if wish.pinned)
-        self._pins = frozenset((family(engine), model) for engine, model in places)
+        self.pins = frozenset((family(engine), model) for engine, model in places)
 
     def _known(self, names: Sequence[str] | Mapping[str, Any]) -> Iterator[Entry]:
         """Those that there are: a model of the library may come, as one that an engine lists."""
@@ -111,14 +111,12 @@ class Residence:
 
     def pinned(self, model: str) -> bool:
         """Whether the embedded engine is to keep this model of the library."""
-        return bool(self._pins) and any(
-            member.embedded and (member.name, plain(model)) in self._pins for member in self._pool.members.values()
+        return bool(self.pins) and any(
+            member.embedded and (member.name, plain(model)) in self.pins for member in self._pool.members.values()
         )
 
     def kept(self, request: Request | EmbedRequest, policy: Policy, candidate: Candidate) -> Mapping[str, Any]:
         """What is to be changed of a request so that the engine keeps its model as long as it is to."""
-        if policy.keep_alive_s is None and not self._pins:
-            return {}
         keep_s = self.keep_alive_s(policy, candidate.engine, candidate.model, request.keep_alive_s)
         if keep_s == request.keep_alive_s:
             return {}
@@ -126,13 +124,13 @@ class Residence:
 
     def keep_alive_s(self, policy: Policy, engine: str, model: str, asked_s: float | None) -> float | None:
         """How long the engine is to keep its model after a request that asked for `asked_s`. None: as is its habit."""
-        if self._pins and (family(engine), plain(model)) in self._pins:
+        if self.pins and (family(engine), plain(model)) in self.pins:
             return FOR_EVER_S
         return policy.keep_alive_s if asked_s is None else asked_s
 
     def check_free(self, entry: Entry) -> None:
         """Raises `Forbidden` for a model that is to stay in memory."""
-        if any((family(target.engine), plain(target.model)) in self._pins for target in entry.targets):
+        if any((family(target.engine), plain(target.model)) in self.pins for target in entry.targets):
             raise Forbidden(
                 f"model {entry.name!r} is pinned: it stays in memory until it is taken out of `residency.pin`",
                 param="model",

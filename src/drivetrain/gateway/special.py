@@ -5,9 +5,9 @@ that breaks off, a second engine beside a slow one. Looked for once, when the re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from drivetrain.config.schema import Policy
 from drivetrain.errors import BudgetExceeded
 from drivetrain.gateway.cache import Answers, Version, key_of
-from drivetrain.gateway.catalog import Entry
 from drivetrain.gateway.resume import Thread, thread
 from drivetrain.gateway.shadow import Copy, Shadows
 from drivetrain.gateway.visit import Visit
@@ -62,7 +62,6 @@ class Special:
             self._owners.shadows.answered(self._copy, self._heard, row)
 
 
-def wanted(entry: Entry) -> bool:
-    """Whether there may be something special about a request for this entry."""
-    policy = entry.policy
-    return bool(entry.rollout or policy.cache.ttl_s or policy.retries.resume or policy.hedge.percent)
+def wanted(policy: Policy) -> bool:
+    """Whether there may be something special about every request under this policy."""
+    return bool(policy.cache.ttl_s or policy.retries.resume or policy.hedge.percent)

@@ -16,6 +16,8 @@ from drivetrain.errors import (
     EngineError,
     EngineOverloaded,
     EngineUnavailable,
+    ModelMissing,
+    ModelNotFound,
 )
 from drivetrain.gateway.admission import Admission, Ticket
 from drivetrain.gateway.cache import given_again
@@ -73,13 +75,13 @@ class Visit:
         "_request",
         "_spent",
         "_table",
-        "_ticket",
         "_way",
         "answered",
         "attempts",
         "call",
         "deadlines",
         "failed",
+        "inside",
         "leg",
         "receipt",
         "running",
@@ -88,6 +90,7 @@ class Visit:
 
     deadlines: Deadlines  # known from `begin` on
     leg: Leg  # the one that is tried
+    inside: Ticket  # what is held under the policy of `_entry`
     _others: Callable[[], list[Leg]]
     _model: str  # whose budget of retries it is
 
@@ -106,8 +109,7 @@ class Visit:
         self._table = house.prices()
         self._request = request
         self._began_s = time.monotonic()
-        self._entry: Entry | None = None  # the one that `_ticket` is for
-        self._ticket: Ticket | None = None
+        self._entry: Entry | None = None  # under whose policy the request is inside; None: it is not
         self._before = 0  # micro-dollars spent under earlier tickets
         self._elsewhere_s = 0.0  # spent in lines, in pauses, and at engines
         self._way: Way | None = None  # None: there was no need to look who else there is
@@ -148,15 +150,9 @@ class Visit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._ticket is not None:
-            self._ticket.close()
+        if self._entry is not None:
+            self.inside.close()
             self._record.leave()
-
-    @property
-    def inside(self) -> Ticket:
-        if self._ticket is None:
-            raise RuntimeError("no leg has been reached")
-        return self._ticket
 
     @property
     def spent_micro_usd(self) -> int:
@@ -173,8 +169,8 @@ class Visit:
             price = self._price(leg)
             if self._entry is not leg.entry:
                 await self._admit(leg, price)
-            elif price is not None and self._ticket is not None:
-                await self._ticket.cover(self._estimate(leg, price).micro_usd)
+            elif price is not None:
+                await self.inside.cover(self._estimate(leg, price).micro_usd)
             if self.deadlines.first.left_s() <= 0:
                 raise self.deadlines.first.passed(f"engine {leg.candidate.engine!r} was not asked any more")
         except asyncio.CancelledError:
@@ -194,12 +190,17 @@ class Visit:
     def _price(self, leg: Leg) -> Price | None:
         return self._table.find(leg.candidate.engine, leg.candidate.model, leg.entry.name, time.time())
 
-    async def beside(self) -> tuple[Leg, Meter] | None:
-        """An able engine to be asked as well as the one that is being asked, what both cost set aside. None: there is
-        no such engine, or not the money."""
+    def _others_now(self) -> Way:
+        """The engines that are left, looked for when they are first needed."""
         if self._way is None:
             self._way = Way(self._house.member, self._others())
-        leg, first = self._way.beside(self.leg), self.leg
+        return self._way
+
+    async def beside(self) -> Leg | None:
+        """An able engine to be asked as well as the one that is being asked, what both cost set aside: `join` it, if it
+        is still wanted then. None: there is no such engine, or not the money."""
+        first = self.leg
+        leg = self._others_now().beside(first)
         if leg is None:
             return None
         price = self._price(leg)
@@ -207,8 +208,13 @@ class Visit:
             own = self._estimate(first, self._price(first))
             if not await self.inside.affords(self._estimate(leg, price).micro_usd + own.micro_usd):
                 return None
+        return leg
+
+    def join(self, leg: Leg) -> Meter:
+        """This engine is asked beside the first."""
+        self._others_now().take(leg)
         self.attempts += 1
-        return leg, Meter(leg.candidate, self.attempts, price=price)
+        return Meter(leg.candidate, self.attempts, price=self._price(leg))
 
     def go_on(self, error: EngineError) -> None:
         """After this failure, which was weighed, another engine is to be reached, or this one once more. Raises what
@@ -217,8 +223,10 @@ class Visit:
         if self._over:
             raise self._told(error)
 
-    def _told(self, error: EngineError) -> EngineError:
+    def _told(self, error: EngineError) -> DrivetrainError:
         """With why nobody else was asked, and when to come back, where there is something to say."""
+        if isinstance(error, ModelMissing):
+            return ModelNotFound(error.message, param=error.param)
         away = error.status == EngineUnavailable.status
         if not self._spent and (error.retry_after_s is not None or not away):
             return error
@@ -248,10 +256,8 @@ class Visit:
         policy = failed.entry.policy
         if not retried(error, policy.retries, self.attempts):
             return False
-        if self._way is None:
-            self._way = Way(self._house.member, self._others())
         fit = (lambda leg: leg.entry is failed.entry and self._resumes(leg)) if begun else None
-        leg, wait_s = self._way.next(fit), 0.0
+        leg, wait_s = self._others_now().next(fit), 0.0
         if leg is None:
             again_s = None if self._repeated else pause_s(error, self._house.retries.draw)
             if again_s is None or (begun and not self._resumes(failed)):
@@ -323,7 +329,8 @@ class Visit:
 
     async def _admit(self, leg: Leg, price: Price | None) -> None:
         bound = self._admission.rules(self.call.who, leg.entry, self.call.priority)
-        if (before := self._ticket) is not None:
+        before = self.inside if self._entry is not None else None
+        if before is not None:
             self.deadlines = self.deadlines.within(time.monotonic(), leg.entry.policy.timeouts.total_s)
             bound = before.uncounted(bound)
             before.close()  # first: it must not wait for a slot that it has itself
@@ -333,7 +340,7 @@ class Visit:
         else:
             self._before += before.micro_usd
         self._elsewhere_s += ticket.queued_s
-        self._entry, self._ticket = leg.entry, ticket
+        self._entry, self.inside = leg.entry, ticket
 
     async def _enter(self, leg: Leg, bound: Sequence[Rule], wanted: Demand) -> Ticket:
         """Wait in line for no longer than there is time."""

@@ -37,11 +37,12 @@ class Way:
         return found
 
     def beside(self, first: Leg) -> Leg | None:
-        """One to be asked as well as this one: another engine of the same entry, that is able."""
-        found = next((leg for leg in self._legs if self._goes_beside(leg, first)), None)
-        if found is not None:
-            self._legs.remove(found)
-        return found
+        """One that may be asked as well as this one: another engine of the same entry, that is able. `take` it then."""
+        return next((leg for leg in self._legs if self._goes_beside(leg, first)), None)
+
+    def take(self, leg: Leg) -> None:
+        """It is being tried."""
+        self._legs.remove(leg)
 
     def _goes_beside(self, leg: Leg, first: Leg) -> bool:
         other = leg.entry is first.entry and leg.candidate.engine != first.candidate.engine

@@ -1,10 +1,13 @@
 """What has been used of every limit and budget: reserve before the work, settle after it, refund what was too much.
 
-Two implementations of one protocol: `memory`, for one process, and `redis`, for any number of them.
+Three implementations of one protocol: `memory`, for one process, `redis`, for any number of them, and `leased`, for
+those that are far from what they share.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from drivetrain.governance import Rule
 from drivetrain.types import Value
@@ -37,6 +40,11 @@ class Hold(Value, frozen=True, kw_only=True):
     at_s: float  # by the quota's clock; a refund goes where the reservation was
     standings: Sequence[Standing] = ()
     degraded: bool = False  # the shared state was away: this is a local reservation
+
+    def with_more(self, micro_usd: int, *, degraded: bool = False) -> "Hold":
+        """The same, once more money is set aside."""
+        demand = replace(self.demand, micro_usd=self.demand.micro_usd + micro_usd)
+        return replace(self, demand=demand, degraded=self.degraded or degraded)
 
 
 class Refusal(Value, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 
 import anyio
 
@@ -107,15 +108,7 @@ class LeasedQuota:
         if (refusal := await self._wait_for(money, Demand(micro_usd=micro_usd), drawn)) is not None:
             return refusal
         self._live[hold.id] += drawn
-        demand = Demand(tokens=hold.demand.tokens, micro_usd=hold.demand.micro_usd + micro_usd)
-        return Hold(
-            id=hold.id,
-            rules=hold.rules,
-            demand=demand,
-            at_s=hold.at_s,
-            standings=hold.standings,
-            degraded=hold.degraded or _alone(drawn),
-        )
+        return hold.with_more(micro_usd, degraded=_alone(drawn))
 
     def settle(self, hold: Hold, spent: Demand) -> None:
         drawn = self._live.pop(hold.id, None)
@@ -329,7 +322,4 @@ def _alone(drawn: Drawn) -> bool:
 
 
 def _longest(refusals: Sequence[Refusal]) -> Refusal:
-    found = refusals[0]
-    for each in refusals[1:]:
-        found = longer(found, each)
-    return found
+    return reduce(longer, refusals)

@@ -92,8 +92,7 @@ class MemoryQuota:
         for number in money:
             live.counters[number].force(now_s, micro_usd)
             live.costs[number] += micro_usd
-        demand = Demand(tokens=hold.demand.tokens, micro_usd=hold.demand.micro_usd + micro_usd)
-        return Hold(id=hold.id, rules=hold.rules, demand=demand, at_s=hold.at_s, standings=hold.standings)
+        return hold.with_more(micro_usd)
 
     def settle(self, hold: Hold, spent: Demand) -> None:
         live = self._live.pop(hold.id, None)

@@ -15,7 +15,6 @@ from typing import Literal
 
 import anyio
 import msgspec
-from redis.exceptions import ConnectionError as Broken
 
 from drivetrain.governance import Rule
 from drivetrain.quota import Demand, Hold, Refusal, Standing
@@ -32,7 +31,6 @@ Mode = Literal["reserve", "extend", "look"]
 
 AWAY_S = (0.05, 1.0)  # so long requests go straight to the fallback: first, and if it is lost again and again
 STEADY_S = 10.0  # after so long the next loss is a first one
-SILENCE_S = 5.0  # after so long without an answer the connection is taken for dead
 FAREWELL_S = 1.0  # for what is left to hand in at the end
 HEAL_S = (1.0, 5.0, 30.0)  # after a return, when budgets are compared with the ledger
 TRIES = 4  # of one reservation: another window has begun, a budget has to be learned
@@ -103,15 +101,7 @@ class RedisQuota:
         refusal = await self._cover(live, micro_usd)
         if refusal is not None:
             return refusal
-        demand = Demand(tokens=hold.demand.tokens, micro_usd=hold.demand.micro_usd + micro_usd)
-        return Hold(
-            id=hold.id,
-            rules=hold.rules,
-            demand=demand,
-            at_s=hold.at_s,
-            standings=hold.standings,
-            degraded=hold.degraded or self._fallback is not None,
-        )
+        return hold.with_more(micro_usd, degraded=self._fallback is not None)
 
     def settle(self, hold: Hold, spent: Demand) -> None:
         live = self._live.pop(hold.id, None)
@@ -287,7 +277,6 @@ class RedisQuota:
             except Away:
                 self._lose()
                 self._away_s = min(2 * self._away_s, AWAY_S[1])
-                self._give_up_silence()
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._lease_s / 3):
@@ -365,10 +354,6 @@ class RedisQuota:
                 live.local.append((fallback, adopted))
         self._lost.set()
         return fallback
-
-    def _give_up_silence(self) -> None:
-        if asyncio.get_running_loop().time() - self._wire.heard_s > SILENCE_S:
-            raise Broken("the shared state does not answer")
 
     def _hand_in(self, back: Return) -> None:
         self._returns.add(back)

@@ -14,11 +14,13 @@ import redis.asyncio as aioredis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as Broken
 from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseError
 
 BACKOFF_S = (0.05, 1.0)  # between tries to connect: first, and at most
 CONNECT_S = 2.0
 SCRIPTS = ("beat", "board", "renew", "reserve", "seed", "settle")
+SILENCE_S = 5.0  # after so long beyond a deadline without any answer the connection is taken for dead
 STALL_TURNS = 6  # of the event loop after a deadline: what has arrived while it was busy with other things is in time
 
 log = logging.getLogger("drivetrain.quota")
@@ -81,7 +83,7 @@ class Wire:
         self._outbox: list[Call] = []
         self._pending: deque[Call] = deque()  # sent, and not answered
         self._wake = asyncio.Event()
-        self.heard_s = 0.0  # the event loop's time at which something was answered, or the connection was made
+        self._heard_s = 0.0  # the event loop's time at which something was answered, or asked while nothing was pending
 
     async def ask(
         self, name: str, keys: Sequence[str], argument: bytes, late: Callable[[bytes], None] | None = None
@@ -132,7 +134,6 @@ class Wire:
                 async with asyncio.timeout(CONNECT_S):
                     await connection.connect()
                     await self._load(connection)
-                self.heard_s = asyncio.get_running_loop().time()
                 wait_s = BACKOFF_S[0]
                 await self._serve(connection, keep)
             except MovedError as error:
@@ -162,6 +163,7 @@ class Wire:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write(connection))
                 tasks.create_task(self._read(connection))
+                tasks.create_task(self._give_up_silence())
                 tasks.create_task(_until_done(keep))
         except ExceptionGroup as group:
             broken, defects = group.split((RedisError, OSError))
@@ -177,6 +179,8 @@ class Wire:
             calls = [call for call in self._outbox if not call.answer.done()]
             self._outbox.clear()
             if calls:
+                if not self._pending:
+                    self._heard_s = asyncio.get_running_loop().time()
                 self._pending.extend(calls)
                 packed = connection.pack_commands([call.packed() for call in calls])
                 await connection.send_packed_command(packed, check_health=False)
@@ -186,7 +190,7 @@ class Wire:
         while True:
             try:
                 answer = await connection.read_response(disable_decoding=True, timeout=math.inf)
-                self.heard_s = loop.time()
+                self._heard_s = loop.time()
             except NoScriptError:
                 self._with_its_text(self._pending.popleft())
             except MovedError:
@@ -195,6 +199,14 @@ class Wire:
                 _fail(self._pending.popleft(), f"the shared state answered {error}")
             else:
                 _deliver(self._pending.popleft(), answer)
+
+    async def _give_up_silence(self) -> None:
+        """A network that loses every packet breaks no connection."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SILENCE_S / 4)
+            if self._pending and loop.time() - self._heard_s > SILENCE_S + self.deadline_s:
+                raise Broken("the shared state does not answer")
 
     def _with_its_text(self, call: Call) -> None:
         call.text = True

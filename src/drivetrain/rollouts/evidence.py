@@ -48,6 +48,10 @@ class Seen(Value, frozen=True, kw_only=True):
     answers: Mapping[int, int] = {}  # of shadow comparisons: hundredths of 1 → how often
     lately: "Lately | None" = None  # None: nobody said when
 
+    @property
+    def answered(self) -> int:
+        return self.requests - self.failures
+
 
 class Lately(Value, frozen=True, kw_only=True):
     """What was seen of one arm in the newest epoch that it was seen in."""
@@ -155,7 +159,11 @@ def amount_of(step: int) -> float:
 
 def quantile(counts: Counts, level: float) -> float | None:
     """The amount below which lies the share `level` of what was counted; None of nothing."""
-    rank = level * sum(counts.values())
+    return amount_at(counts, level * sum(counts.values()))
+
+
+def amount_at(counts: Counts, rank: float) -> float | None:
+    """The amount of a rank, from 1 on; None beyond the last."""
     below = 0
     for step, number in sorted(counts.items()):
         below += number

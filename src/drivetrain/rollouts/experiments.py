@@ -48,36 +48,36 @@ class _Metric(Value, frozen=True, kw_only=True):
     worse: Callable[[Seen, Seen], float]  # evidence against the second one being no worse than the first one
 
 
-def compared(rollout: Rollout, seen: Mapping[str, Seen], confidence: float = CONFIDENCE) -> Report:
+def compared(rollout: Rollout, seen: Mapping[str, Seen]) -> Report:
     """`seen` is by the names of arms; one that is not in it was not seen."""
     arms = [(arm.name, seen.get(arm.name, Seen())) for arm in rollout.arms]
-    bar = (1.0 - confidence) / (len(METRICS) * (len(arms) - 1))
+    bar = (1.0 - CONFIDENCE) / (len(METRICS) * (len(arms) - 1))
     return Report(
         rollout=rollout.id,
         model=rollout.model,
         kind=rollout.kind,
         state=rollout.state,
-        confidence=confidence,
-        arms=tuple(_arm(name, arms[0][1], what, confidence, bar) for name, what in arms),
+        confidence=CONFIDENCE,
+        arms=tuple(_arm(name, arms[0][1], what, bar) for name, what in arms),
     )
 
 
-def _arm(name: str, baseline: Seen, arm: Seen, confidence: float, bar: float) -> ArmReport:
+def _arm(name: str, baseline: Seen, arm: Seen, bar: float) -> ArmReport:
     measured = [
         Measured(
             metric=title,
-            estimate=metric.estimate(arm, confidence),
-            difference=None if arm is baseline else _difference(metric, baseline, arm, confidence, bar),
+            estimate=metric.estimate(arm, CONFIDENCE),
+            difference=None if arm is baseline else _difference(metric, baseline, arm, bar),
         )
         for title, metric in METRICS.items()
     ]
     return ArmReport(arm=name, requests=arm.requests, failures=arm.failures, metrics=tuple(measured))
 
 
-def _difference(metric: _Metric, baseline: Seen, arm: Seen, confidence: float, bar: float) -> Difference:
+def _difference(metric: _Metric, baseline: Seen, arm: Seen, bar: float) -> Difference:
     evidence = statistics.both(metric.worse(baseline, arm), metric.worse(arm, baseline))
     p = statistics.anytime_p(evidence)
-    return Difference(change=metric.change(baseline, arm, confidence), anytime_p=p, clear=p <= bar)
+    return Difference(change=metric.change(baseline, arm, CONFIDENCE), anytime_p=p, clear=p <= bar)
 
 
 def _good(seen: Seen) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from drivetrain.rollouts import statistics
-from drivetrain.rollouts.evidence import Evidence, Moments, Seen, mean_answer, quantile
+from drivetrain.rollouts.evidence import Evidence, Seen, mean_answer, quantile
 from drivetrain.rollouts.plan import Guards
 from drivetrain.types import Value
 
@@ -37,9 +37,6 @@ class Verdict(Value, frozen=True, kw_only=True):
     @property
     def doubt(self) -> bool:
         return self.evidence >= DOUBT
-
-
-Figures = tuple[float | None, float | None]  # of the baseline and of the arm
 
 
 class _Guard(Value, frozen=True, kw_only=True):
@@ -70,10 +67,12 @@ def _lately(evidence: Evidence, bar: float) -> tuple[Evidence, float] | None:
 
 
 def _worse(whole: Verdict, late: tuple[Evidence, float] | None, name: str, limit: float) -> Verdict:
-    """The one of a stage, or of its last minutes, that is nearer to an alarm."""
+    """The one of a stage, or of its last minutes if they show anything, that is nearer to an alarm."""
     if late is None:
         return whole
     lately = _verdict(name, limit, *late, when=", lately")
+    if lately.arm is None:
+        return whole
     return max(whole, lately, key=lambda verdict: verdict.evidence - verdict.bar)
 
 
@@ -115,18 +114,18 @@ def _answers(evidence: Evidence, floor: float) -> float:
     return statistics.below(evidence.arm.answers, floor)
 
 
-def failure_rate(seen: Seen) -> float | None:
+def _failure_rate(seen: Seen) -> float | None:
     return seen.failures / seen.requests if seen.requests else None
 
 
-def mean_usd(seen: Seen) -> float | None:
-    moments: Moments = seen.cost_micro_usd
-    return moments.mean / 1e6 if moments.number else None
+def _mean_usd(seen: Seen) -> float | None:
+    cost = seen.cost_micro_usd
+    return cost.mean / 1e6 if cost.number else None
 
 
 GUARDS: Final = {
     "errors": _Guard(
-        against=_errors, figures=failure_rate, figure="{:.1%} of requests failed", limit="{:.1%} more than it"
+        against=_errors, figures=_failure_rate, figure="{:.1%} of requests failed", limit="{:.1%} more than it"
     ),
     "first_token": _Guard(
         against=_first_token,
@@ -140,7 +139,7 @@ GUARDS: Final = {
         figure="{:.3g} tokens per second",
         limit="{:g} times it or more",
     ),
-    "cost": _Guard(against=_cost, figures=mean_usd, figure="{:.3g} USD per request", limit="{:g} times it"),
+    "cost": _Guard(against=_cost, figures=_mean_usd, figure="{:.3g} USD per request", limit="{:g} times it"),
     "answers": _Guard(
         against=_answers,
         figures=lambda seen: mean_answer(seen.answers),

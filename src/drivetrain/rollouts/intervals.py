@@ -1,16 +1,13 @@
 """Estimates with confidence intervals, and p-values for one look at the end. For looking on the way: `statistics`."""
 
 import math
-from itertools import accumulate
-from statistics import NormalDist
 from typing import Final
 
-from drivetrain.rollouts.evidence import Counts, Moments, amount_of, quantile
+from drivetrain.rollouts.evidence import Counts, Moments, amount_at, quantile
 from drivetrain.types import Value
 
 ENOUGH: Final = 30  # amounts, below which nothing is said about their mean
 _TABLE: Final = 20_000  # failures up to which a table of counts is gone through exactly
-_NORMAL: Final = NormalDist()
 
 
 class Estimate(Value, frozen=True, kw_only=True):
@@ -30,16 +27,18 @@ class Effect(Value, frozen=True, kw_only=True):
     p: float  # chance of such a difference or a greater one if there is none, for who looks once
 
 
-def normal_quantile(confidence: float) -> float:
+def _normal_quantile(confidence: float) -> float:
     """How many standard deviations to either side hold so much."""
-    return _NORMAL.inv_cdf((1.0 + confidence) / 2)
+    from statistics import NormalDist  # brings what no start needs
+
+    return NormalDist().inv_cdf((1.0 + confidence) / 2)
 
 
 def share(times: int, of: int, confidence: float) -> Estimate:
     """Of a chance, by Wilson's score (1927)."""
     if not of:
         return Estimate()
-    z = normal_quantile(confidence)
+    z = _normal_quantile(confidence)
     middle, spread = times + z * z / 2, z * math.sqrt(times * (of - times) / of + z * z / 4)
     low, high = (middle - spread) / (of + z * z), (middle + spread) / (of + z * z)
     return Estimate(value=times / of, low=max(0.0, low), high=min(1.0, high))
@@ -74,7 +73,7 @@ def fisher(baseline: tuple[int, int], arm: tuple[int, int]) -> float:
 def mean(amounts: Moments, confidence: float) -> Estimate:
     if amounts.number < ENOUGH:
         return Estimate(value=amounts.mean if amounts.number else None)
-    spread = normal_quantile(confidence) * math.sqrt(amounts.variance / amounts.number)
+    spread = _normal_quantile(confidence) * math.sqrt(amounts.variance / amounts.number)
     return Estimate(value=amounts.mean, low=amounts.mean - spread, high=amounts.mean + spread)
 
 
@@ -90,40 +89,33 @@ def middle(counts: Counts, level: float, confidence: float) -> Estimate:
     """Of a quantile, by the ranks between which it lies."""
     number = sum(counts.values())
     value = quantile(counts, level)
-    spread = normal_quantile(confidence) * math.sqrt(number * level * (1 - level))
+    spread = _normal_quantile(confidence) * math.sqrt(number * level * (1 - level))
     ranks = math.floor(number * level - spread), math.ceil(number * level + spread) + 1
     if ranks[0] < 1 or ranks[1] > number:
         return Estimate(value=value)
-    return Estimate(value=value, low=_at(counts, ranks[0]), high=_at(counts, ranks[1]))
+    return Estimate(value=value, low=amount_at(counts, ranks[0]), high=amount_at(counts, ranks[1]))
 
 
 def middle_change(baseline: Counts, arm: Counts, level: float, confidence: float) -> Effect | None:
     """Ratio of two quantiles: how far they spread is taken from their own intervals."""
-    spreads = []
+    values, spreads = [], []
     for counts in (baseline, arm):
         found = middle(counts, level, confidence)
-        if found.low is None or found.high is None:
+        if found.value is None or found.low is None or found.high is None:
             return None
-        spreads.append(math.log(found.high / found.low) / 2 / normal_quantile(confidence))
-    first, second = quantile(baseline, level), quantile(arm, level)
-    return _ratio(second / first, math.hypot(*spreads), confidence) if first and second else None
+        values.append(found.value)
+        spreads.append(math.log(found.high / found.low) / 2 / _normal_quantile(confidence))
+    return _ratio(values[1] / values[0], math.hypot(*spreads), confidence)
 
 
 def _ratio(value: float, spread: float, confidence: float) -> Effect:
-    away = normal_quantile(confidence) * spread
+    away = _normal_quantile(confidence) * spread
     p = _two_sided(math.log(value) / spread) if spread else float(value == 1.0)
     return Effect(value=value, low=value * math.exp(-away), high=value * math.exp(away), p=p)
 
 
 def _two_sided(z: float) -> float:
     return math.erfc(abs(z) / math.sqrt(2))
-
-
-def _at(counts: Counts, rank: int) -> float:
-    """The amount of a rank, from 1 on."""
-    steps = sorted(counts)
-    below = accumulate(counts[step] for step in steps)
-    return next(amount_of(step) for step, sum_ in zip(steps, below, strict=True) if sum_ >= rank)
 
 
 def _ways(of: int, times: int) -> float:

@@ -10,7 +10,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from statistics import NormalDist
 from typing import Final
 
 from drivetrain.rollouts.evidence import FINE, GRAIN, Counts, Moments
@@ -19,7 +18,6 @@ _ODDS: Final = (1.15, 1.4, 2.0, 4.0, 10.0, 40.0, 400.0)  # how far from the trut
 _STAKES: Final = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95)  # parts of the money that somebody bets at once
 _FEW: Final = 50  # amounts, below which their mean is not taken for normal
 _EFFECT: Final = 0.3  # of the baseline's mean: how far somebody bets that a mean is away
-_NORMAL: Final = NormalDist()
 _RATES: Final = tuple(1e-4 * 1.15**step for step in range(62))  # 0.0001 to 0.5
 _HIGHER: Final = (1.4, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)  # how many times the odds
 
@@ -80,7 +78,7 @@ def dearer(baseline: Moments, arm: Moments, ratio: float) -> float:
         return math.inf if excess > 1e-6 * baseline.mean else 0.0
     share = usual / (usual + variance)
     z = excess / math.sqrt(variance) * math.sqrt(share)
-    sided = 2.0 * _NORMAL.cdf(z)
+    sided = math.erfc(-z / math.sqrt(2.0))  # twice the chance of less
     return z * z / 2 + math.log1p(-share) / 2 + math.log(sided) if sided > 0.0 else -math.inf
 
 

@@ -37,7 +37,7 @@ def step(rollout: Rollout, evidence: Evidence, now_s: float) -> Step:
     stage = rollout.stages[rollout.stage]
     if missing := _missing(stage, evidence, now_s - rollout.since_s, said):
         return Step(action="hold", why=_late(stage, now_s - rollout.since_s) + missing, verdicts=said)
-    why = f"{evidence.arm.requests} requests at the new arm, and no guard against it"
+    why = f"{evidence.arm.answered} requests answered at the new arm, and no guard against it"
     return Step(action="done" if last(rollout) else "advance", why=why, verdicts=said)
 
 
@@ -45,8 +45,8 @@ def _missing(stage: Stage, evidence: Evidence, lasted_s: float, said: tuple[Verd
     """What a stage still waits for; "" for nothing."""
     if doubts := [f"{verdict.guard}: {verdict.text}" for verdict in said if verdict.doubt]:
         return f"in doubt, {'; '.join(doubts)}"
-    if evidence.arm.requests < stage.least_requests:
-        return f"{evidence.arm.requests} of {stage.least_requests} requests at the new arm"
+    if evidence.arm.answered < stage.least_requests:
+        return f"{evidence.arm.answered} of {stage.least_requests} requests answered at the new arm"
     if said and stage.percent < 100 and evidence.baseline.requests < stage.least_requests:
         return f"{evidence.baseline.requests} of {stage.least_requests} requests at the baseline, to compare with"
     if lasted_s < stage.least_s:

@@ -46,7 +46,8 @@ class Speedometer:
     def ended(self, now_s: float) -> None:
         """After `answered` or `silent`, if one of them is called. One that began before there was a measure is not
         missed."""
-        self._at_work = max(0, self._at_work - 1)
+        if self._at_work:
+            self._at_work -= 1
         self._idle_s = now_s
 
     def answered(self, now_s: float, *, prompt_tokens: int, first_token_s: float, tokens: int, rest_s: float) -> None:

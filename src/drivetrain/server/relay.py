@@ -63,7 +63,7 @@ class Relay:
         """Whether this process may answer. What cannot even be read is refused right here, by the handler."""
         try:
             entry = await self._gateway.resolve(_named(body).model)
-            entries = (entry, *map(self._gateway.catalog.resolve, entry.fallbacks))
+            entries = (*self._gateway.sides(entry), *map(self._gateway.catalog.resolve, entry.fallbacks))
             counted = not self._counts and self._gateway.limited(entry, exchange.who)
         except msgspec.DecodeError:
             return True

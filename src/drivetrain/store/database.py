@@ -131,6 +131,14 @@ class Store:
         with self.writing() as connection:
             return kept.sweep_bodies(connection, now_s)
 
+    def sweep_comparisons(self, before_s: float) -> int:
+        """Delete those that were made before: how many those were. Where there are none it needs no SQLAlchemy."""
+        oldest_s = (self._first(kept.OLDEST_COMPARISON) or (None,))[0]
+        if oldest_s is None or oldest_s >= before_s:
+            return 0
+        with self.writing() as connection:
+            return kept.sweep_comparisons(connection, before_s)
+
     def keep_config(self, body: str, *, actor: str, at_s: float) -> ConfigRevision:
         """Give a configuration a number, unless it is the newest one already."""
         newest = self._first(kept.NEWEST_CONFIG)

@@ -7,17 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, func, or_, select, text
+from sqlalchemy import Connection, Row, Select, and_, func, or_, select, text
 
 from drivetrain.rollouts.evidence import Evidence, Seen, Tally
-from drivetrain.rollouts.plan import Rollout, Stage
+from drivetrain.rollouts.plan import SHADOW, SPILL, Rollout
 from drivetrain.store.database import Store
 from drivetrain.store.tables import attempts, comparisons, rollout_history
 
 PAGE = 5_000  # rows that are read with one statement
 MOST = 50_000  # rows of one reading; what is left comes with the next
-SPILL = ":spill"
 _OUTCOMES = ("ok", "error", "absorbed")  # of attempts that tell something about an arm
+_BEGINNINGS = ("create", "advance", "resume")  # moves with which a stage begins
 _ROWS = attempts.c
 _COMPARED = comparisons.c
 
@@ -74,7 +74,9 @@ class Sighting:
         of_these = (text("rollout <> ''"), _ROWS.rollout.in_(since))  # as the index says it
         first_s = min(since_s for _, since_s in since.values())
         told = or_(_ROWS.rollout.not_in(_spilled(self.rollout)), _ROWS.position == 1)
-        relevant = (_ROWS.outcome.in_(_OUTCOMES), _ROWS.started_s >= first_s, told)
+        refused = (_ROWS.outcome == "rejected", _ROWS.engine != "")  # by an engine, though the baseline had answered it
+        refused_copy = and_(_ROWS.rollout.endswith(SHADOW), *refused)
+        relevant = (or_(_ROWS.outcome.in_(_OUTCOMES), refused_copy), _ROWS.started_s >= first_s, told)
         return asked.where(*of_these, *relevant).order_by(_ROWS.seq)
 
     def _comparisons(self) -> Select[Any]:
@@ -88,11 +90,11 @@ def _labels(connection: Connection, rollout: Rollout) -> Mapping[str, tuple[str,
     baseline is what it was in the stage before. A request that went to the baseline's engines at once, because those of
     the new arm were set aside, is the new arm's failure."""
     since_s = {arm.name: (f"{rollout.id}:{arm.name}", rollout.since_s) for arm in rollout.arms}
-    stage = _stage(rollout)
-    if stage is not None:
+    if rollout.stages:
+        stage = rollout.stages[rollout.stage]
         baseline, arm = rollout.arms[0].name, rollout.arms[1].name
         if stage.percent <= 0:
-            since_s[arm] = (f"{rollout.id}:{arm}:shadow", rollout.since_s)
+            since_s[arm] = (f"{rollout.id}:{arm}{SHADOW}", rollout.since_s)
         if stage.percent >= 100:
             since_s[baseline] = (since_s[baseline][0], _before(connection, rollout))
     spilled = dict.fromkeys(_spilled(rollout), (rollout.arms[1].name, rollout.since_s))
@@ -104,14 +106,12 @@ def _spilled(rollout: Rollout) -> Sequence[str]:
     return [f"{rollout.id}:{rollout.arms[0].name}{SPILL}"] if rollout.kind == "rollout" else []
 
 
-def _stage(rollout: Rollout) -> Stage | None:
-    return rollout.stages[min(rollout.stage, len(rollout.stages) - 1)] if rollout.stages else None
-
-
 def _before(connection: Connection, rollout: Rollout) -> float:
-    """When the stage before began."""
+    """When the last stage began that left callers at the baseline."""
     columns = rollout_history.c
-    asked = select(func.max(columns.at_s)).where(columns.rollout == rollout.id, columns.stage < rollout.stage)
+    whole = next(number for number, stage in enumerate(rollout.stages) if stage.percent >= 100)
+    begins = (columns.stage < whole, columns.move.in_(_BEGINNINGS))
+    asked = select(func.max(columns.at_s)).where(columns.rollout == rollout.id, *begins)
     found = connection.execute(asked).scalar_one_or_none()
     return rollout.created_s if found is None else float(found)
 

@@ -26,6 +26,7 @@ _COMPARED = ", ".join(Comparison.__struct_fields__)
 _COMPARISON = f"INSERT INTO comparisons ({_COMPARED}) VALUES ({{}})"  # noqa: S608 - names of ours
 
 ANY_BODY = "SELECT 1 FROM bodies LIMIT 1"
+OLDEST_COMPARISON = "SELECT min(at_s) FROM comparisons"
 
 # The columns are the fields of `ConfigRevision`, in their order.
 NEWEST_CONFIG = "SELECT revision, at_s, actor, hash, body FROM config_revisions ORDER BY revision DESC LIMIT 1"
@@ -101,6 +102,14 @@ def sweep_bodies(connection: "Connection", now_s: float) -> int:
     from drivetrain.store.tables import bodies
 
     return connection.execute(delete(bodies).where(bodies.c.delete_s <= now_s)).rowcount
+
+
+def sweep_comparisons(connection: "Connection", before_s: float) -> int:
+    from sqlalchemy import delete
+
+    from drivetrain.store.tables import comparisons
+
+    return connection.execute(delete(comparisons).where(comparisons.c.at_s < before_s)).rowcount
 
 
 def keep_config(connection: "Connection", body: str, *, actor: str, at_s: float) -> ConfigRevision:

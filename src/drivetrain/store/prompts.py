@@ -35,7 +35,7 @@ class Prompts:
             return [Prompt(**row) for row in connection.execute(asked).mappings()]
 
     def get(self, reference: str) -> Prompt:
-        """Of `name@version` that one, of a name its newest. Raises `NotFound`."""
+        """Of `name@version` that one, of a name its newest. Raises `NotFound`, and `BadRequest` for what is neither."""
         if not reference.isprintable():
             raise NotFound(f"there is no prompt {reference[:100]!r}")
         name, version = _parted(reference) if "@" in reference else (reference, None)

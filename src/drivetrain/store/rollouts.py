@@ -139,18 +139,10 @@ class Rollouts:
             gone = _expected(transaction.connection, id, version)
             if gone.state in ON_THE_WAY:
                 raise Conflict(f"{gone.kind} {gone.id} of {gone.model!r} is {gone.state}; roll it back or finish it")
-            connection = transaction.connection
-            for table, column in (("rollout_history", "rollout"), ("comparisons", "rollout"), ("rollouts", "id")):
-                one = tables.metadata.tables[table]
-                connection.execute(delete(one).where(one.c[column] == gone.id))
+            for column in (tables.rollout_history.c.rollout, tables.comparisons.c.rollout, _COLUMNS.id):
+                transaction.connection.execute(delete(column.table).where(column == gone.id))
             transaction.write("delete", "rollout", gone.id, msgspec.to_builtins(gone), None)
             return gone
-
-    def sweep(self, before_s: float) -> int:
-        """Delete comparisons that were made before: how many those were."""
-        columns = tables.comparisons.c
-        with self._store.writing() as connection:
-            return connection.execute(delete(tables.comparisons).where(columns.at_s < before_s)).rowcount
 
     def _writing(self, actor: str, request_id: str) -> AbstractContextManager[Transaction]:
         return audit.writing(self._store, at_s=self._clock(), actor=actor, request_id=request_id)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from drivetrain.governance import Attempt
+from drivetrain.rollouts.plan import SHADOW
 from drivetrain.types import Value
 
-SHADOW = ":shadow"  # how `rollout` of a row ends that no caller saw anything of
 ENDS = {"ok": "last token", "cancelled": "caller left", "absorbed": "failed", "error": "failed", "rejected": "refused"}
 
 
@@ -40,7 +40,7 @@ class Life(Value, frozen=True, kw_only=True):
 
 def life(attempts: Sequence[Attempt]) -> Life:
     """Of one request's attempts, at least one, in any order."""
-    rows = sorted(attempts, key=lambda row: (row.position, row.started_s))
+    rows = _sorted(attempts)
     mine = _seen(rows)
     first, last = mine[0], mine[-1]
     return Life(
@@ -62,7 +62,7 @@ def life(attempts: Sequence[Attempt]) -> Life:
 
 def steps(attempts: Sequence[Attempt]) -> list[Step]:
     """Of one request's attempts, at least one, in any order: the steps as they followed one another."""
-    rows = sorted(attempts, key=lambda row: (row.position, row.started_s))
+    rows = _sorted(attempts)
     mine, came_s = _seen(rows), _began_s(rows)
     first = mine[0]
     found = [Step(at_s=0.0, name="received", facts={"dialect": first.dialect, "model": first.model})]
@@ -84,6 +84,10 @@ def told(steps: Sequence[Step]) -> list[dict[str, Any]]:
         {"at_ms": round(step.at_s * 1000, 3), "step": step.name, "attempt": step.attempt, **step.facts}
         for step in steps
     ]
+
+
+def _sorted(attempts: Sequence[Attempt]) -> list[Attempt]:
+    return sorted(attempts, key=lambda row: (row.position, row.started_s))
 
 
 def _at_s(step: Step) -> float:

@@ -47,7 +47,7 @@ EVENTS = {
     "engine.resumed": EventKind("Somebody put it back in.", "OnEngineUpdate"),
     "config.updated": EventKind("A new configuration is in force.", "OnConfigurationUpdate"),
     "config.refused": EventKind("A new configuration was refused, the old one stays; `error` tells why."),
-    "rollout.moved": EventKind("A rollout or an experiment of the model began, moved on or ended; `error`: it failed."),
+    "rollout.moved": EventKind("A rollout or an experiment of the model began, moved on or ended."),
     "download.started": EventKind("A model is being downloaded.", "DownloadStarted"),
     "download.progress": EventKind("`completed` of `total` bytes are there.", "DownloadUpdated"),
     "download.done": EventKind("The download is complete and verified.", "DownloadSuccess"),

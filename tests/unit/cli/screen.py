@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -34,6 +35,9 @@ class Screen:
         self._process.communicate()
 
     def press(self, keys: str) -> None:
+        """Once the program waits: a Ctrl-C between its prompt and its wait is only seen with the next key."""
+        while not self._waits():
+            time.sleep(0.001)
         assert self._process.stdin
         self._process.stdin.write(keys.encode())
         self._process.stdin.flush()
@@ -55,6 +59,11 @@ class Screen:
         data = os.read(self._process.stdout.fileno(), 65536) if ready else b""
         assert data, f"{text!r} never came; shown: {self.shown[self._read :]!r}"
         self.shown += data.decode(errors="replace").replace("\r\n", "\n")
+
+    def _waits(self) -> bool:
+        parent = Path(f"/proc/{self._process.pid}")
+        (program,) = (parent / f"task/{parent.name}/children").read_text().split()
+        return Path(f"/proc/{program}/stat").read_text().rpartition(") ")[2].startswith("S")
 
     def exit_code(self, limit_s: float = 60.0) -> int:
         return self._process.wait(limit_s)

@@ -433,6 +433,7 @@ async def test_what_is_planned_is_validated_without_naming_it_again(house: House
         ("check --from box --to gone", 2, "there is no engine 'gone'"),
         ("check --from box --to box", 2, "--from and --to are both 'box'"),
         ("check --from gpu --to local", 1, ""),
+        ("validate --from box", 2, "name both --from and --to, or neither"),
         ("plan --from box --to gpu --model gone", 3, "box does not answer 'gone'"),
         ("shift", 3, "no migration is planned"),
         ("rollback --migration a-to-b", 3, "there is no migration 'a-to-b'"),

@@ -42,7 +42,7 @@ def test_a_rollout_from_its_beginning_to_its_end(house: Terminal) -> None:
     assert [word.strip() for word in line.split("   ")][:3] == ["chat", "running", "2 of 3, 10 %"]
     assert "new/org/name, temperature=0.5" in line
     shown = house("rollouts", "show", "chat").out
-    assert "stage 2 of 3, 10 %: hold, 0 of 5 requests at the new arm" in shown
+    assert "stage 2 of 3, 10 %: hold, 0 of 5 requests answered at the new arm" in shown
     assert "cost: nothing seen (allowed: 2 times it)" in shown
     assert shown.splitlines()[-1].endswith("advance   running   2       it is good")
     assert house("rollouts", "rollback", one["id"]).err.endswith("rolled back, everybody is at the baseline\n")
@@ -64,6 +64,14 @@ def test_a_rollout_may_be_written_in_a_file(house: Terminal, tmp_path: Path) -> 
     path.write_text("arms: [{name: now}, {name: then, settings: {n_ctx: 8192}}]\nstages: [{percent: 100}]\n")
     one = house("rollouts", "create", "chat", "--file", str(path), "--json").json
     assert one["arms"][1] == {"name": "then", "settings": {"n_ctx": 8192}}
+    told = house("rollouts", "create", "chat", "--file", str(path), "--stages", "50,100")
+    assert (told.code, "--file says all of it" in told.err) == (2, True)
+
+
+def test_the_model_of_the_command_counts_also_where_a_file_names_another(house: Terminal, tmp_path: Path) -> None:
+    path = tmp_path / "rollout.yaml"
+    path.write_text("model: other\narms: [{name: now}, {name: then, settings: {n_ctx: 8192}}]\nshares: [1, 1]\n")
+    assert house("experiments", "create", "Chat", "--file", str(path), "--json").json["model"] == "chat"
 
 
 @pytest.mark.parametrize(

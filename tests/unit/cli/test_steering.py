@@ -13,8 +13,6 @@ from drivetrain.store.rollouts import Rollouts
 from tests.unit.store.attempts import attempt
 from tests.unit.store.plans import begun, stage
 
-NEVER_S = 1e9  # comparisons are kept so long
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
@@ -36,18 +34,18 @@ def test_a_rollout_goes_on_when_it_may_and_once(store: Store) -> None:
     one = begun(rollouts, stages=[stage(50.0, 20), stage(100.0, 20)])
     write(store, one, "baseline", 0, 20)
     write(store, one, "new", 100, 19)
-    pilot.look([one], one.since_s + 10, NEVER_S)
+    pilot.look([one], one.since_s + 10)
     assert rollouts.get(one.id) == one
     write(store, one, "new", 200, 1)
-    pilot.look([one], one.since_s + 10, NEVER_S)
-    pilot.look([one], one.since_s + 10, NEVER_S)  # the plan has not told yet
+    pilot.look([one], one.since_s + 10)
+    pilot.look([one], one.since_s + 10)  # the plan has not told yet
     on = rollouts.get(one.id)
-    assert (on.stage, on.version, on.why) == (1, 2, "20 requests at the new arm, and no guard against it")
+    assert (on.stage, on.version, on.why) == (1, 2, "20 requests answered at the new arm, and no guard against it")
     turn = rollouts.history(one.id)[-1]
     assert (turn.move, turn.actor) == ("advance", ACTOR)
     assert [arm["requests"] for arm in turn.evidence["arms"]] == [20, 20]
     write(store, on, "new", 300, 20)
-    pilot.look([on], on.since_s + 10, NEVER_S)
+    pilot.look([on], on.since_s + 10)
     assert rollouts.get(one.id).state == "done"
 
 
@@ -56,7 +54,7 @@ def test_a_rollout_whose_new_arm_fails_is_taken_back(store: Store) -> None:
     one = begun(rollouts)
     write(store, one, "baseline", 0, 60)
     write(store, one, "new", 100, 60, "absorbed")
-    pilot.look([one], one.since_s + 1, NEVER_S)
+    pilot.look([one], one.since_s + 1)
     back = rollouts.get(one.id)
     assert (back.state, back.why.partition(":")[0]) == ("rolled_back", "errors")
     assert rollouts.history(one.id)[-1].evidence["guards"][0]["guard"] == "errors"
@@ -68,7 +66,7 @@ def test_one_that_somebody_has_ended_meanwhile_is_left_alone(store: Store) -> No
     write(store, one, "new", 100, 1)
     rollouts.move(one.id, None, "rollback", why="by hand", actor="ada")
     rollouts.remove(one.id, actor="ada")
-    pilot.look([one], one.since_s + 10, NEVER_S)
+    pilot.look([one], one.since_s + 10)
     assert rollouts.list() == []
 
 

@@ -36,6 +36,8 @@ vllm:engine_sleep_state{engine="0",sleep_state="weights_offloaded"} 1.0
         (b"llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n", Gauges(running=1, waiting=0)),
         (b"tgi_batch_current_size 4\ntgi_queue_size 1", Gauges(running=4, waiting=1)),
         (b"trtllm_num_requests_running 4\n", Gauges(running=4)),
+        (b'vllm:request_success_total{finished_reason="stop"} 7.0\nvllm:request_success_total 1e-\n', Gauges(done=7)),
+        (b'vllm:request_success{finished_reason="stop"} 2\nvllm:request_success_created 9\n', Gauges(done=2)),
         (b"", Gauges()),
         (b"up 1\n", Gauges()),
         (b"llamacpp:requests_processing NaN\n", Gauges()),

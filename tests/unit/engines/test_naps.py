@@ -78,6 +78,11 @@ async def sleeper(*, level: int = 1, idle_s: float = 60.0) -> AsyncIterator[tupl
             await engine.aclose()
 
 
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drivetrain.engines.naps.LEAST_S", 0.01)
+
+
 async def test_a_sleeping_server_is_woken_before_it_is_asked() -> None:
     async with sleeper() as (engine, server):
         server.asleep = True
@@ -102,6 +107,18 @@ async def test_who_waits_for_it_to_wake_hears_that_he_is_not_forgotten(monkeypat
         events = await collect(engine, chat(MODEL))
         assert events[0] == Progress(stage="loading")
         assert fold(events).choices[0].text == ANSWER
+
+
+async def test_one_that_another_puts_to_sleep_at_the_same_moment_is_woken_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("drivetrain.engines.naps.WAKE_S", 0.05)
+    monkeypatch.setattr("drivetrain.engines.naps.POLL_S", 0.01)
+    async with sleeper() as (engine, server):
+        server.asleep = True
+        server.upstream.script("/wake_up", Whole(), server._wake)
+        assert fold(await collect(engine, chat(MODEL))).choices[0].text == ANSWER
+        assert server.asked("/wake_up") == 2
 
 
 async def test_a_server_that_is_awake_is_only_asked_whether_it_is() -> None:
@@ -150,6 +167,18 @@ async def test_a_request_says_how_long_it_stays_awake() -> None:
         await engine.load(MODEL, keep_alive_s=-1)
         assert not server.asleep
         assert server.asked("/metrics") == 2  # no look since then
+
+
+async def test_one_that_is_to_sleep_at_once_and_cannot_is_not_asked_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("drivetrain.engines.naps.LEAST_S", pause_s := 0.2)
+    async with sleeper() as (engine, server):
+        server.work["running"] = 1
+        began_s = asyncio.get_running_loop().time()
+        await engine.load(MODEL, keep_alive_s=0)
+        await server.upstream.wait(lambda: server.asked("/metrics") >= 3)
+        assert asyncio.get_running_loop().time() - began_s >= 2 * pause_s
 
 
 async def test_unloading_puts_it_to_sleep_once_running_requests_are_done() -> None:

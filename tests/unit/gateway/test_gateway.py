@@ -1,11 +1,12 @@
 """One request's path: failover before the first content only, accounting of every attempt, deadlines, limits."""
 
 import asyncio
+import time
 from contextlib import aclosing
 
 import pytest
 
-from drivetrain.config.schema import Limits, Policy, Queue, Timeouts
+from drivetrain.config.schema import Limits, Policy, Queue, Retries, Timeouts
 from drivetrain.errors import (
     BadRequest,
     Busy,
@@ -70,6 +71,26 @@ async def test_a_callers_mistake_is_not_tried_elsewhere() -> None:
         await collect(gateway)
     assert second.asked == []
     assert [row.outcome for row in notebook.attempts] == ["rejected"]
+
+
+async def test_an_engine_without_the_model_is_passed_over_and_not_blamed() -> None:
+    bare = ScriptedEngine("a", *[(ModelNotFound("model 'a-model' not found", param="model"),)] * 40)
+    gateway, notebook = gateway_over(bare, ScriptedEngine("b"), policy=Policy(retries=Retries(budget_percent=100)))
+    for _ in range(30):
+        assert await collect(gateway) == [ROLE, HELLO, WORLD, *END]
+    tried = [(row.engine, row.outcome, row.why) for row in notebook.attempts if row.engine == "a"]
+    assert set(tried) == {("a", "absorbed", "model_missing")}
+    assert len(tried) > 5  # as often as any other: for other models there is nothing wrong with it
+    assert gateway.pool.members["a"].breaker.state(time.monotonic()) == "closed"
+
+
+async def test_a_model_that_no_engine_has_is_not_found() -> None:
+    engine = ScriptedEngine("a", (ModelNotFound("model 'a-model' not found", param="model"),))
+    gateway, notebook = gateway_over(engine)
+    with pytest.raises(ModelNotFound, match=r"^model 'a-model' not found$") as told:
+        await collect(gateway)
+    assert told.value.param == "model"
+    assert [(row.outcome, row.status, row.why) for row in notebook.attempts] == [("error", 404, "model_missing")]
 
 
 async def test_when_all_fail_the_last_error_is_the_callers() -> None:

@@ -12,6 +12,8 @@ from drivetrain.errors import EngineFailed, EngineUnavailable
 from drivetrain.gateway import Call, Gateway, Receipt
 from drivetrain.gateway.hedge import KNOWN, Times
 from drivetrain.governance import Price
+from drivetrain.quota import Hold, Refusal
+from drivetrain.quota.memory import MemoryQuota
 from drivetrain.types import Event, Health, Progress, Request, TextDelta, fold
 from tests.fakes.engine import ANSWER, END, HELLO, ROLE, ScriptedEngine, Step, ask, gateway_over
 
@@ -271,6 +273,25 @@ async def test_a_budget_without_room_for_two_is_spent_on_one() -> None:
     assert fold(await collect(gateway)).choices[0].text == "Hello world"
     assert second.asked == []
     assert [row.outcome for row in notebook.attempts] == ["ok"]
+
+
+class SlowQuota(MemoryQuota):
+    """Takes its time to set aside more."""
+
+    async def extend(self, hold: Hold, micro_usd: int) -> Hold | Refusal:
+        await asyncio.sleep(0.1)
+        return await super().extend(hold, micro_usd)
+
+
+async def test_an_engine_that_could_not_be_paid_for_in_time_is_left_for_a_retry() -> None:
+    first, second = ScriptedEngine("a", ([ROLE], 0.05, EngineFailed("a broke"))), ScriptedEngine("b")
+    policy = Policy(hedge=SOON, budgets=(Budget(usd=9.0, per="total"),))
+    gateway, notebook = gateway_over(first, second, policy=policy, prices=(PRICE,), quota=SlowQuota())
+    assert fold(await collect(gateway)).choices[0].text == "Hello world"
+    assert [(row.engine, row.position, row.outcome) for row in notebook.attempts] == [
+        ("a", 1, "absorbed"),
+        ("b", 2, "ok"),
+    ]
 
 
 async def test_a_dead_pool_is_told_as_ever() -> None:

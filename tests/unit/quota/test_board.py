@@ -8,14 +8,15 @@ import pytest
 
 from drivetrain.quota.board import Board, Found
 from tests.services_redis import RedisServer
+from tests.unit.quota.wirecut import way_to
 
 pytestmark = pytest.mark.anyio
 ENGINES = [f"engine-{number}" for number in range(600)]
 
 
 @asynccontextmanager
-async def board(url: str) -> AsyncIterator[Board]:
-    made = Board(url, deadline_s=5.0)
+async def board(url: str, *, deadline_s: float = 5.0) -> AsyncIterator[Board]:
+    made = Board(url, deadline_s=deadline_s)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(made.run())
         try:
@@ -68,6 +69,25 @@ async def test_a_warning_reaches_all_but_the_one_who_gave_it_and_ends(redis_url:
             assert await one.warned(ENGINES) == frozenset()
             while await two.warned(ENGINES):
                 await asyncio.sleep(0.01)
+
+
+async def test_a_connection_that_has_fallen_silent_is_given_up_for_another(
+    redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drivetrain.quota.wire.SILENCE_S", 0.1)
+    async with way_to(redis_server.port) as way, board(redis_url) as two, board(way.url, deadline_s=0.05) as one:
+        await two.post("gpu", "it is well", keep_s=60)
+        await hears(one, "it is well")
+        way.delay_s = 1e6  # as packets that are lost: what is connected stays silent for ever
+        assert await one.look("gpu", fresh_s=60, turn_s=1) is None
+        way.delay_s = 0.0
+        await hears(one, "it is well")
+
+
+async def hears(one: Board, text: str) -> None:
+    async with asyncio.timeout(30):
+        while (found := await one.look("gpu", fresh_s=60, turn_s=1)) is None or found.text != text:
+            await asyncio.sleep(0.01)
 
 
 async def test_while_it_is_away_nobody_has_said_anything(redis_server: RedisServer) -> None:

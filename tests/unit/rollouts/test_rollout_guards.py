@@ -98,6 +98,15 @@ def test_an_arm_that_was_good_for_a_day_and_fails_now_is_found_in_twenty_request
     assert not any(verdict.alarm or verdict.doubt for verdict in verdicts(Guards(), lately(20, 0), stages=4))
 
 
+def test_a_guard_that_saw_nothing_lately_tells_of_the_whole_stage() -> None:
+    tally = Tally()
+    for _ in range(50):
+        tally.compared(1.0)  # of the stage: nobody counts comparisons apart
+    good = lately(20, 0)
+    found = verdicts(ALL, replace(good, arm=replace(good.arm, answers=tally.seen().answers)), stages=4)[-1]
+    assert (found.guard, found.text) == ("answers", "answers 1.00 alike (allowed: 0.9 or more)")
+
+
 def test_what_comes_lately_has_the_other_half_of_the_chance_over_all_epochs() -> None:
     bar = verdicts(Guards(), lately(20, 20), stages=4)[0].bar
     assert math.exp(-bar) == pytest.approx(0.05 / 2 / 3 / 4 / (144 * 145))  # 1/(1·2) + 1/(2·3) + … is 1

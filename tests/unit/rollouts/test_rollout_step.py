@@ -16,7 +16,7 @@ from tests.unit.rollouts.traffic import USUAL, Manner, canary, made, passed, see
 COPIED = (Stage(percent=0, shadow=True, least_s=60, least_requests=100), *canary(5, 100))
 WATCHED = made(*COPIED, guards=Guards(cost=1.3, answers=0.9), shadow=Shadow())
 GOOD = seen(USUAL, 300)
-ENOUGH = Evidence(baseline=GOOD, arm=GOOD)
+FLAWLESS = Manner(failing=0.0)
 
 
 def at(rollout: Rollout, evidence: Evidence, now_s: float = 100.0) -> tuple[str, str]:
@@ -89,29 +89,38 @@ def test_the_same_arm_twice_raises_no_more_false_alarms_with_many_requests_and_l
 
 def test_a_stage_lasts_as_long_and_sees_as_many_requests_as_it_says() -> None:
     rollout = made(*canary(5, 100, least_s=60, least_requests=300))
-    few = seen(USUAL, 299)
-    assert at(rollout, ENOUGH, 59.0) == ("hold", "59 of 60 s have passed")
-    assert at(rollout, Evidence(baseline=GOOD, arm=few)) == ("hold", "299 of 300 requests at the new arm")
-    assert at(rollout, Evidence(baseline=few, arm=GOOD)) == (
+    whole, few = seen(FLAWLESS, 300), seen(FLAWLESS, 299)
+    enough = Evidence(baseline=whole, arm=whole)
+    assert at(rollout, enough, 59.0) == ("hold", "59 of 60 s have passed")
+    assert at(rollout, Evidence(baseline=whole, arm=few)) == ("hold", "299 of 300 requests answered at the new arm")
+    assert at(rollout, Evidence(baseline=few, arm=whole)) == (
         "hold",
         "299 of 300 requests at the baseline, to compare with",
     )
-    assert at(rollout, ENOUGH, 60.0) == ("advance", "300 requests at the new arm, and no guard against it")
+    assert at(rollout, enough, 60.0) == ("advance", "300 requests answered at the new arm, and no guard against it")
+
+
+def test_a_stage_in_which_both_arms_fail_alike_is_not_gone_on_from() -> None:
+    dead = seen(Manner(failing=1.0), 300)
+    assert at(made(*canary(5, 100)), Evidence(baseline=dead, arm=dead)) == (
+        "hold",
+        "0 of 50 requests answered at the new arm",
+    )
 
 
 def test_a_stage_that_nobody_asks_waits_and_says_so_when_it_should_have_ended() -> None:
     rollout = made(replace(canary(5)[0], most_s=600.0), *canary(100))
-    assert at(rollout, Evidence(), 600.0) == ("hold", "0 of 50 requests at the new arm")
+    assert at(rollout, Evidence(), 600.0) == ("hold", "0 of 50 requests answered at the new arm")
     assert at(rollout, Evidence(), 601.0) == (
         "hold",
-        "the stage should have ended after 600 s; 0 of 50 requests at the new arm",
+        "the stage should have ended after 600 s; 0 of 50 requests answered at the new arm",
     )
 
 
 def test_with_everybody_on_the_new_arm_no_baseline_is_asked_for() -> None:
-    assert at(replace(made(), stage=2), Evidence(arm=GOOD)) == (
+    assert at(replace(made(), stage=2), Evidence(arm=seen(FLAWLESS, 300))) == (
         "done",
-        "300 requests at the new arm, and no guard against it",
+        "300 requests answered at the new arm, and no guard against it",
     )
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from drivetrain.config.schema import Engine, Limits, Policy
+from drivetrain.config.schema import Engine, Limits, Policy, Target
 from drivetrain.gateway import Gateway
 from drivetrain.gateway.pool import Member
+from drivetrain.rollouts.plan import Arm, Plan, Rollout, Stage
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.relay import Relay
 from drivetrain.server.routing import Routes
@@ -61,6 +62,13 @@ async def test_what_may_come_to_the_embedded_engine_is_the_owners() -> None:
     behind = gateway(routes=routes)
     answered = {model: await who_answers(model, behind) for model in (*routes, "unknown")}
     assert answered == {"far": "worker"} | dict.fromkeys(("near", "both", "spared", "gone", "unknown"), "owner")
+
+
+async def test_what_an_arm_of_a_rollout_may_bring_to_the_embedded_engine_is_the_owners() -> None:
+    new = Arm(name="new", targets=(Target(engine="near", model="m"),))
+    rollout = Rollout(id="R", model="far", arms=(Arm(name="baseline"), new), stages=(Stage(percent=1.0),))
+    behind = gateway(routes={"far": route_to(FAR)}, plan=lambda: Plan(rollouts={"far": rollout}))
+    assert await who_answers("far", behind) == "owner"
 
 
 @pytest.mark.parametrize(("counts", "answered"), [(False, "owner"), (True, "worker")])

@@ -40,11 +40,17 @@ def admin(store: Store, clock: Clock) -> Administration:
 
 
 @pytest.fixture
-def embedded(tmp_path: Path) -> Iterator[Administration]:
+def file(tmp_path: Path) -> Iterator[Store]:
     """Of SQLite, for rules that no database has a part in."""
     store = Store.open("sqlite:///state/drivetrain.db", tmp_path)
-    yield administration(store)
+    yield store
     store.close()
+
+
+@pytest.fixture
+def embedded(file: Store) -> Administration:
+    """Of SQLite, for rules that no database has a part in."""
+    return administration(file)
 
 
 def new_key(admin: Administration, name: str = "ci", **fields: Any) -> tuple[Key, str]:

@@ -39,4 +39,4 @@ async def test_comparisons_and_what_was_said_are_kept_beside_the_rows(store: Sto
     assert store.body("req_1") is not None
     report = rollouts.report(one)
     assert [arm.requests for arm in report.arms.arms] == [0, 1]
-    assert rollouts.sweep(at_s + 1) == 2
+    assert store.sweep_comparisons(at_s + 1) == 2

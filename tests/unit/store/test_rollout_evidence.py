@@ -134,8 +134,10 @@ def test_while_no_caller_gets_the_new_arm_its_copies_tell_about_it(
     one = begun(rollouts, stages=[{"percent": 0.0, "shadow": True}, {"percent": 100.0}], shadow={})
     book.write(f"{one.id}:baseline", times=2)
     book.write(f"{one.id}:new:shadow", times=4, final=False)
+    book.write(f"{one.id}:new:shadow", outcome="rejected", final=False)  # what the baseline had answered
     book.compare(one, 1.0, 0.5)
-    assert of(store, one) == (seen(2), seen(4, answers=(1.0, 0.5)))
+    book.write(f"{one.id}:new:shadow", outcome="rejected", engine="", final=False)  # not sent: no money left for copies
+    assert of(store, one) == (seen(2), seen(4, failures=1, answers=(1.0, 0.5)))
 
 
 def test_while_everybody_gets_it_the_baseline_is_what_it_was_in_the_stage_before(
@@ -147,9 +149,24 @@ def test_while_everybody_gets_it_the_baseline_is_what_it_was_in_the_stage_before
     rollouts.move(one.id, None, "advance", why="", actor=BY)
     book.write(f"{one.id}:baseline", times=4)
     book.write(f"{one.id}:new", times=4)
-    clock.now_s += 100
+    clock.now_s += 50
+    rollouts.amend(one.id, None, {"guards": {"errors": 0.02}}, actor=BY)  # begins no stage
+    clock.now_s += 50
     book.write(f"{one.id}:new", times=2)
     assert of(store, rollouts.move(one.id, None, "advance", why="", actor=BY)) == (seen(4), seen(2))
+
+
+@ON_SQLITE
+def test_a_second_stage_of_everybody_is_compared_with_the_last_that_left_some_at_the_baseline(
+    rollouts: Rollouts, store: Store, book: Book, clock: Clock
+) -> None:
+    one = begun(rollouts, stages=[{"percent": 50.0}, {"percent": 100.0}, {"percent": 100.0}])
+    book.write(f"{one.id}:baseline", times=3)
+    for _ in range(2):
+        clock.now_s += 100
+        one = rollouts.move(one.id, None, "advance", why="", actor=BY)
+    book.write(f"{one.id}:new", times=2)
+    assert of(store, one) == (seen(3), seen(2))
 
 
 @ON_SQLITE
@@ -192,7 +209,7 @@ def test_a_report_tells_what_would_become_of_it(rollouts: Rollouts, store: Store
     book.write(f"{one.id}:new", times=19)
     clock.now_s += 20
     report = rollouts.report(one)
-    assert (report.next, report.why, report.whole) == ("hold", "19 of 20 requests at the new arm", True)
+    assert (report.next, report.why, report.whole) == ("hold", "19 of 20 requests answered at the new arm", True)
     book.write(f"{one.id}:new")
     assert rollouts.report(one).next == "advance"
     assert [arm.requests for arm in rollouts.report(one).arms.arms] == [20, 20]

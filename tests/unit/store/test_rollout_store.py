@@ -1,7 +1,6 @@
 """Rollouts in the store: what is in force of them, that nobody overwrites another's move, and what is on record."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -27,14 +26,6 @@ def rollouts(store: Store, clock: Clock) -> Rollouts:
 @pytest.fixture
 def prompts(store: Store, clock: Clock) -> Prompts:
     return Prompts(store, clock)
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Iterator[Store]:
-    """Of SQLite, for rules that no database has a part in."""
-    opened = Store.open("sqlite:///state/drivetrain.db", tmp_path)
-    yield opened
-    opened.close()
 
 
 def in_force(store: Store) -> Plan:
@@ -206,7 +197,7 @@ def test_what_is_over_can_be_removed_with_all_that_hangs_on_it(
     with pytest.raises(NotFound):
         rollouts.get(made.id)
     assert rollouts.history(made.id) == []
-    assert rollouts.sweep(1e12) == 0
+    assert store.sweep_comparisons(1e12) == 0
     assert admin.audit()[-1].action == "delete"
 
 
@@ -225,12 +216,12 @@ def comparison(rollout: str, **fields: Any) -> Comparison:
     return Comparison(rollout=rollout, **{**usual, **fields})
 
 
-def test_comparisons_are_deleted_when_their_time_is_over(rollouts: Rollouts, store: Store) -> None:
+def test_comparisons_are_deleted_when_their_time_is_over(store: Store) -> None:
     way_in = store.rows()
     assert way_in.keep([comparison("a", at_s=at_s) for at_s in (1.0, 2.0, 3.0)]) == []
     way_in.close()
-    assert rollouts.sweep(2.5) == 2
-    assert rollouts.sweep(2.5) == 0
+    assert store.sweep_comparisons(2.5) == 2
+    assert store.sweep_comparisons(2.5) == 0
 
 
 def test_lists_go_by_pages_and_by_model(rollouts: Rollouts) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from drivetrain import web
-from drivetrain.cli.client import running
+from drivetrain.cli.client import is_local, running
 from drivetrain.cli.command import Call, Failure, Misused
 from drivetrain.cli.migrating.judging import Made, Side
 from drivetrain.config import Config
@@ -162,9 +162,8 @@ async def _made(call: Call, name: str, entry: Entry, models: Sequence[Model]) ->
     if not url.startswith("http"):
         return {}
     key = {"authorization": f"Bearer {entry.api_key}"} if entry.api_key else {}
-    local = url.startswith(("http://127.", "http://[::1]", "http://localhost"))
     base = url.rstrip("/").removesuffix("/api")
-    async with web.open_client(base, headers=key, idle_s=SHOW_S, proxies=not local) as http:
+    async with web.open_client(base, headers=key, idle_s=SHOW_S, proxies=not is_local(url)) as http:
         return {model.id: await _shown(http, url, model.id) for model in models}
 
 

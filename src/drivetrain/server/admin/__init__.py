@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from drivetrain.config import Config
-from drivetrain.errors import BadRequest, NotFound
+from drivetrain.errors import NotFound
 from drivetrain.governance import Key
 from drivetrain.server.admin import openapi, query
 from drivetrain.server.admin.engines import Engines
@@ -20,8 +20,8 @@ from drivetrain.server.admin.kinds import COLLECTIONS, Collection, Entity, KeyWi
 from drivetrain.server.admin.reports import Reports
 from drivetrain.server.admin.rollouts import Control
 from drivetrain.server.admin.sight import Office, Sight
-from drivetrain.server.admin.writes import decoded, signed, version_of
-from drivetrain.server.exchange import Exchange, Header
+from drivetrain.server.admin.writes import answered, decoded, signed, version_of, version_read
+from drivetrain.server.exchange import Exchange
 from drivetrain.server.routing import Routes
 
 BASE = "/admin/v1"
@@ -142,9 +142,7 @@ class _Handlers:
 
     async def update(self, exchange: Exchange, id: str) -> None:
         change = decoded(await exchange.body(), self._collection.change)
-        version, by = version_of(exchange, change), signed(exchange)
-        if version is None:
-            raise BadRequest("say which version you have read: as 'version' in the body, or If-Match", param="version")
+        version, by = version_read(exchange, change), signed(exchange)
 
         def work() -> Entity:
             administration = self._open()
@@ -170,10 +168,3 @@ class _Handlers:
 
 def with_secret(key: Key, secret: str) -> KeyWithSecret:
     return KeyWithSecret(**msgspec.structs.asdict(key), secret=secret)
-
-
-async def answered(exchange: Exchange, status: int, entity: Entity, *headers: Header) -> None:
-    etag = (b"etag", b'"%d"' % entity.version)
-    await exchange.respond(
-        status, msgspec.json.encode(entity), headers=(etag, (b"cache-control", b"no-store"), *headers)
-    )

@@ -13,14 +13,13 @@ from drivetrain.errors import Conflict, NotFound
 from drivetrain.server.admin import query
 from drivetrain.server.admin.kinds import Body
 from drivetrain.server.admin.sight import Office, Sight
-from drivetrain.server.admin.writes import decoded, signed
+from drivetrain.server.admin.writes import NO_STORE, decoded, signed
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.routing import Routes
 from drivetrain.store import ConfigRevision
 from drivetrain.types import Value
 
 Open = Callable[[], Office]
-NO_STORE = ((b"cache-control", b"no-store"),)
 Revision = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 

@@ -47,8 +47,8 @@ class Engines:
 
 def check(name: str, config: Config) -> None:
     """Raises `NotFound` for what is neither an engine nor an instance of one. Which instances there are, changes."""
-    family, _, instance = name.partition("@")
+    family, at, instance = name.partition("@")
     engine = config.engines.get(family)
-    if engine is None or (instance and engine.discover is None):
+    if engine is None or (at and (engine.discover is None or not instance)):
         known = ", ".join(sorted(config.engines))
         raise NotFound(f"there is no engine {name[:200]!r}; there are {known}, and instances NAME@HOST:PORT of some")

@@ -87,8 +87,8 @@ def _no_instant(text: str, name: str) -> BadRequest:
     )
 
 
-def listing(found: Sequence[Any], limit: int) -> Mapping[str, Any]:
-    """One page of what may be one more than it holds."""
+def listing(found: Sequence[Any], limit: int, *, by: str = "id") -> Mapping[str, Any]:
+    """One page of what may be one more than it holds. `by`: the member that says where the next one begins."""
     more = len(found) > limit
     data = found[:limit]
-    return {"object": "list", "data": data, "has_more": more, "next": data[-1].id if more else None}
+    return {"object": "list", "data": data, "has_more": more, "next": getattr(data[-1], by) if more else None}

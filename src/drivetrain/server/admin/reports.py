@@ -10,8 +10,9 @@ from drivetrain.config import Config
 from drivetrain.errors import BadRequest, Forbidden, NotFound
 from drivetrain.governance import ANYBODY, Attempt, Change, Principal
 from drivetrain.server.admin import query, tables
-from drivetrain.server.admin.configuration import NO_STORE, Configuration, PutBack, Revisions, no_file
+from drivetrain.server.admin.configuration import Configuration, PutBack, Revisions, no_file
 from drivetrain.server.admin.sight import Office, Sight
+from drivetrain.server.admin.writes import NO_STORE
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.routing import Routes
 from drivetrain.store import AttemptQuery, Body, Dimension, UsageQuery, UsageRow, timeline
@@ -129,9 +130,7 @@ class Reports:
             return audit.audit(since, limit=limit + 1, kind=kind, object_id=object_id)
 
         lines = await asyncio.to_thread(work)
-        more, data = len(lines) > limit, lines[:limit]
-        told = {"object": "list", "data": data, "has_more": more, "next": data[-1].revision if more else None}
-        await exchange.respond(200, msgspec.json.encode(told))
+        await exchange.respond(200, msgspec.json.encode(query.listing(lines, limit, by="revision")))
 
     async def verify(self, exchange: Exchange) -> None:
         """Whether the audit is as it was written."""

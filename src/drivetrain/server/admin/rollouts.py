@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, TypeVar, get_args
 
 import msgspec
 
-from drivetrain.errors import BadRequest, NotFound
+from drivetrain.errors import NotFound
 from drivetrain.governance import Move
 from drivetrain.rollouts.plan import Prompt, Rollout
 from drivetrain.server.admin import query
 from drivetrain.server.admin.rollout_kinds import Moving, NewPrompt, NewRollout, RolloutChange
 from drivetrain.server.admin.sight import ID, Office, Sight
-from drivetrain.server.admin.writes import decoded, signed, version_of
-from drivetrain.server.exchange import Exchange, Header
+from drivetrain.server.admin.writes import NO_STORE, answered, decoded, signed, version_of, version_read
+from drivetrain.server.exchange import Exchange
 from drivetrain.server.routing import Routes
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from drivetrain.store.rollouts import Rollouts
 
 MOVES: Mapping[str, Move] = {move: move for move in get_args(Move)}
-NO_STORE = ((b"cache-control", b"no-store"),)
 T = TypeVar("T")
 
 
@@ -73,7 +72,7 @@ class Control:
         fields = {**fields, "model": self._named(fields["model"])}
         engines, by = self._engines(), signed(exchange)
         made = await self._asked(exchange, lambda: self._rollouts().create(fields, engines=engines, **by))
-        await _answered(exchange, 201, made, (b"location", f"{exchange.path}/{made.id}".encode()))
+        await answered(exchange, 201, made, (b"location", f"{exchange.path}/{made.id}".encode()))
 
     async def get(self, exchange: Exchange, tail: str) -> None:
         """`{id}`, `{id}/history` and `{id}/report`."""
@@ -88,16 +87,16 @@ class Control:
         elif what:
             raise NotFound("no such path: GET …/rollouts/ID, …/ID/history and …/ID/report are there")
         else:
-            await _answered(exchange, 200, await self._asked(exchange, lambda: self._found(id)))
+            await answered(exchange, 200, await self._asked(exchange, lambda: self._found(id)))
 
     async def amend(self, exchange: Exchange, id: str) -> None:
         change = decoded(await exchange.body(), RolloutChange)
-        version, by = _said(version_of(exchange, change)), signed(exchange)
+        version, by = version_read(exchange, change), signed(exchange)
 
         def work() -> Rollout:
             return self._rollouts().amend(self._found(id).id, version, change.fields(), **by)
 
-        await _answered(exchange, 200, await self._asked(exchange, work))
+        await answered(exchange, 200, await self._asked(exchange, work))
 
     async def remove(self, exchange: Exchange, id: str) -> None:
         version, by = version_of(exchange), signed(exchange)
@@ -110,14 +109,14 @@ class Control:
         if name not in MOVES:
             raise NotFound(f"no such path: POST …/rollouts/ID/ with {', '.join(MOVES)} are there")
         asked = decoded(await exchange.body() or b"{}", Moving)
-        version, by = version_of(exchange, asked), signed(exchange)
-        version = _said(version) if name == "advance" else version
+        version = (version_read if name == "advance" else version_of)(exchange, asked)
+        by = signed(exchange)
         why = asked.why if isinstance(asked.why, str) and asked.why else f"{name} by {by['actor']}"
 
         def work() -> Rollout:
             return self._rollouts().move(self._found(id).id, version, MOVES[name], why=why, **by)
 
-        await _answered(exchange, 200, await self._asked(exchange, work))
+        await answered(exchange, 200, await self._asked(exchange, work))
 
     def _found(self, id: str) -> Rollout:
         if not ID.fullmatch(id):
@@ -133,8 +132,7 @@ class Control:
             return self._prompts().list(after=page.after, limit=page.limit + 1, **page.filters)
 
         found = await self._asked(exchange, work)
-        data, more = found[: page.limit], len(found) > page.limit
-        told = {"object": "list", "data": data, "has_more": more, "next": data[-1].reference if more else None}
+        told = query.listing(found, page.limit, by="reference")
         await exchange.respond(200, msgspec.json.encode(told), headers=NO_STORE)
 
     async def add_prompt(self, exchange: Exchange) -> None:
@@ -156,14 +154,3 @@ class Control:
             return work()
 
         return await asyncio.to_thread(checked)
-
-
-def _said(version: int | None) -> int:
-    if version is None:
-        raise BadRequest("say which version you have read: as 'version' in the body, or If-Match", param="version")
-    return version
-
-
-async def _answered(exchange: Exchange, status: int, rollout: Rollout, *headers: Header) -> None:
-    etag = (b"etag", b'"%d"' % rollout.version)
-    await exchange.respond(status, msgspec.json.encode(rollout), headers=(etag, *NO_STORE, *headers))

@@ -1,4 +1,7 @@
-"""What every write by the admin API has in common: who writes, a body of a known shape, the version that was read."""
+"""What every write by the admin API has in common: who writes, a body of a known shape, the version that was read.
+
+It is answered with what is there now.
+"""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -7,8 +10,11 @@ import msgspec
 
 from drivetrain.errors import BadRequest
 from drivetrain.governance import ANYBODY, Principal
-from drivetrain.server.admin.kinds import Body, Change
-from drivetrain.server.exchange import Exchange
+from drivetrain.rollouts.plan import Rollout
+from drivetrain.server.admin.kinds import Body, Change, Entity
+from drivetrain.server.exchange import Exchange, Header
+
+NO_STORE = ((b"cache-control", b"no-store"),)
 
 
 def signed(exchange: Exchange) -> Mapping[str, str]:
@@ -45,3 +51,17 @@ def version_of(exchange: Exchange, change: Change | None = None) -> int | None:
     if not digits.isdigit() or len(digits) > 15:
         raise BadRequest(f'If-Match takes a version such as "3"; got {given.decode("latin-1")[:50]!r}', param="version")
     return int(digits)
+
+
+def version_read(exchange: Exchange, change: Change) -> int:
+    """As `version_of`, where there has to be one. Raises `BadRequest` if there is none."""
+    version = version_of(exchange, change)
+    if version is None:
+        raise BadRequest("say which version you have read: as 'version' in the body, or If-Match", param="version")
+    return version
+
+
+async def answered(exchange: Exchange, status: int, entity: Entity | Rollout, *headers: Header) -> None:
+    """With what is there now, and its version."""
+    etag = (b"etag", b'"%d"' % entity.version)
+    await exchange.respond(status, msgspec.json.encode(entity), headers=(etag, *NO_STORE, *headers))
