@@ -62,13 +62,15 @@ class Learning:
             elif not await self._learn(spot, born_s):
                 return
 
-    async def heal(self, spots: Iterable[Spot], now_s: float) -> None:
-        """Compare with the ledger: what was counted elsewhere while Redis was away, or was forgotten by it."""
+    async def heal(self, spots: Iterable[Spot], now_s: float) -> bool:
+        """Compare with the ledger: what was counted elsewhere while Redis was away, or was forgotten by it. False: the
+        ledger is away."""
         for spot in [spot for spot in spots if spot.kind >= PURSE and now_s < spot.until_s]:
             try:
                 await self._tell(spot, await self._parts(spot, now_s), once=False)
             except StoreAway:
-                return
+                return False
+        return True
 
     async def _parts(self, spot: Spot, until_s: float) -> Sequence[tuple[float, int]]:
         if self.seed is None:

@@ -7,6 +7,7 @@ has to survive: all of it has a TTL, and budgets are learned again from the ledg
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +33,7 @@ Mode = Literal["reserve", "extend", "look"]
 AWAY_S = (0.05, 1.0)  # so long requests go straight to the fallback: first, and if it is lost again and again
 STEADY_S = 10.0  # after so long the next loss is a first one
 FAREWELL_S = 1.0  # for what is left to hand in at the end
-HEAL_S = (1.0, 5.0, 30.0)  # after a return, when budgets are compared with the ledger
+HEAL_S = (1.0, 4.0, 25.0, 90.0, 480.0)  # after a return, and from then on, when budgets are compared with the ledger
 TRIES = 4  # of one reservation: another window has begun, a budget has to be learned
 REMEMBERED = 20_000  # rules, of which it is known where they are counted
 RENEWED = 64  # requests whose leases are renewed in one call
@@ -79,7 +80,8 @@ class RedisQuota:
         self._lost = asyncio.Event()
         self._away_s = AWAY_S[0]
         self._back_at = 0.0  # by the event loop's time
-        self._heal_in: list[float] = []  # seconds after that
+        self._heal_at = math.inf  # by the event loop's time
+        self._heal_in: list[float] = []  # seconds from each to the next
 
     @property
     def away(self) -> bool:
@@ -297,7 +299,7 @@ class RedisQuota:
         self._fallback = None
         self._lost.clear()
         self._back_at = asyncio.get_running_loop().time()
-        self._heal_in = list(HEAL_S)
+        self._heal_at, *self._heal_in = self._back_at + HEAL_S[0], *HEAL_S[1:]
         log.info("limits and budgets are counted together with other replicas again")
 
     def _beat(self, lease_s: float) -> Call:
@@ -330,10 +332,10 @@ class RedisQuota:
                     await self._heal()
 
     async def _heal(self) -> None:
-        since_s = asyncio.get_running_loop().time() - self._back_at
-        if self._heal_in and since_s >= self._heal_in[0]:
-            self._heal_in.pop(0)
-            await self._learning.heal(list(self._spots.values()), self.now_s())
+        """Several times: the ledger may hear late of what was spent, here and elsewhere."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._heal_at and await self._learning.heal(list(self._spots.values()), self.now_s()):
+            self._heal_at = now_s + self._heal_in.pop(0) if self._heal_in else math.inf
 
     def _lose(self) -> Fallback:
         """Go on without Redis."""

@@ -1,5 +1,6 @@
 -- What the ledger knows of budgets. ARGV[1]: {now, rules}; a rule is {kind, a, b, added, parts}, and a part {at, amount}.
--- `added`: what was spent before the counter was born, once. Else: no less than this was spent in all.
+-- `added`: what was spent before the counter was born, once. Else: no less than this was spent in all, which a counter
+-- that still misses the first cannot be told: it would be counted again with it.
 
 local asked = cmsgpack.unpack(ARGV[1])
 local now = now_s(asked[1])
@@ -7,9 +8,10 @@ local now = now_s(asked[1])
 for i, rule in ipairs(asked[2]) do
   local kind, a, b, added, parts = unpack(rule)
   local key = KEYS[i]
-  local again = added and redis.call('HSETNX', key, 'seeded', 1) == 0
-  if not again then
+  local seeded = redis.call('HEXISTS', key, 'seeded') == 1
+  if added ~= seeded then
     redis.call('HSETNX', key, 'born', now)
+    redis.call('HSET', key, 'seeded', 1)
     for _, part in ipairs(parts) do
       if kind == PURSE then
         local spent = tonumber(redis.call('HGET', key, 'spent')) or 0

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
+from drivetrain.errors import StoreAway
 from drivetrain.governance import OnLoss, Per, Resource, Rule
 from drivetrain.quota import Demand, Hold, Quota, Refusal
 from drivetrain.quota.leased import LeasedQuota
@@ -29,6 +30,24 @@ class Clock:
 
     def turn(self, seconds: float) -> None:
         self.now_s += seconds
+
+
+class Ledger:
+    """A log of instants and micro-dollars."""
+
+    def __init__(self, *spent: tuple[float, int]) -> None:
+        self.spent = list(spent)
+        self.away = False
+        self.slow: asyncio.Event | None = None
+        self.questions: list[tuple[str, float, float]] = []
+
+    async def __call__(self, asked: Rule, from_s: float, until_s: float) -> int:
+        self.questions.append((asked.id, from_s, until_s))
+        if self.slow is not None:
+            await self.slow.wait()
+        if self.away:
+            raise StoreAway("the database is away")
+        return sum(micro_usd for at_s, micro_usd in self.spent if from_s <= at_s < until_s)
 
 
 def rule(

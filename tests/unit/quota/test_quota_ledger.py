@@ -6,7 +6,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from drivetrain.errors import StoreAway
 from drivetrain.governance import Rule
 from drivetrain.quota import Quota
 from drivetrain.quota.memory import MemoryQuota
@@ -15,6 +14,7 @@ from tests.unit.quota.counting import (
     CENT,
     DOLLAR,
     Clock,
+    Ledger,
     held,
     money,
     refused,
@@ -27,24 +27,6 @@ from tests.unit.quota.counting import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-class Ledger:
-    """A log of instants and micro-dollars."""
-
-    def __init__(self, *spent: tuple[float, int]) -> None:
-        self.spent = list(spent)
-        self.away = False
-        self.slow: asyncio.Event | None = None
-        self.questions: list[tuple[str, float, float]] = []
-
-    async def __call__(self, asked: Rule, from_s: float, until_s: float) -> int:
-        self.questions.append((asked.id, from_s, until_s))
-        if self.slow is not None:
-            await self.slow.wait()
-        if self.away:
-            raise StoreAway("the database is away")
-        return sum(micro_usd for at_s, micro_usd in self.spent if from_s <= at_s < until_s)
 
 
 Opened = Callable[[Ledger], AbstractAsyncContextManager[Quota]]

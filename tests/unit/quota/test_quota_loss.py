@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,27 @@ import pytest
 
 from drivetrain.governance import Rule
 from drivetrain.quota import Demand, Hold, Quota, Refusal
+from drivetrain.quota.learning import Learning
 from drivetrain.quota.redis import RedisQuota
+from drivetrain.quota.spots import Spot
+from drivetrain.quota.wire import Wire
 from tests.services_redis import RedisServer
-from tests.unit.quota.counting import CENT, DOLLAR, admitted, held, money, refused, rule, shared, tokens, until, used
+from tests.unit.quota.counting import (
+    CENT,
+    DOLLAR,
+    PATIENT_S,
+    Clock,
+    Ledger,
+    admitted,
+    held,
+    money,
+    refused,
+    rule,
+    shared,
+    tokens,
+    until,
+    used,
+)
 from tests.unit.quota.wirecut import Way, way_to
 
 pytestmark = pytest.mark.anyio
@@ -254,3 +273,42 @@ async def test_no_connection_at_the_start_is_a_loss_like_any_other(way: Way) -> 
         await way.open()
         await until(lambda: not quota.away)
         assert await used(quota, rule()) == 0
+
+
+async def test_a_budget_that_still_misses_its_past_is_not_told_of_it_twice(redis_url: str) -> None:
+    """One process compares with the ledger before another, whose way to it is longer, has told what Redis forgot."""
+    clock, budget = Clock(), rule("money", DOLLAR, "month")
+    past = [(clock() - 1, 30 * CENT)]
+    near, far = Ledger(*past), Ledger(*past)
+    far.away = True
+    async with shared(redis_url, clock, seed=far) as quota, connection(redis_url) as wire:
+        quota.settle(await held(quota, [budget], money(CENT)), money(CENT))
+        near.spent.append((clock(), CENT))
+        comparing = Learning(wire, near, clock)
+        spot = Spot("{drivetrain}", budget, clock())
+        assert await comparing.heal([spot], clock() + 1)
+        assert await used(quota, budget) == CENT
+        far.away = False
+        await until(lambda: is_used(quota, budget, 31 * CENT))
+        near.spent.append((clock(), 9 * CENT))
+        assert await comparing.heal([spot], clock() + 1)
+        assert await used(quota, budget) == 40 * CENT
+
+
+@asynccontextmanager
+async def connection(url: str) -> AsyncIterator[Wire]:
+    wire = Wire(url, PATIENT_S)
+    connected = asyncio.Event()
+
+    async def keep() -> None:
+        connected.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(wire.run(keep, lambda: None))
+    try:
+        await connected.wait()
+        yield wire
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
