@@ -47,9 +47,9 @@ CLI = """\
 home; the one at the address that the configuration or the environment names. Where none answers, it starts a private
 server on the same home, which ends with the command, however that ends. `$DRIVETRAIN_API_KEY` is sent as the key.
 
-**Which need none.** `keys`, `orgs`, `teams`, `projects`, `users`, `limits`, `budgets`, `prices`, `usage`, `trace`,
-`audit` and `config` work on the files and the store of the home, whether a server runs or not. Servers know of a change
-within a second.
+**Which need none.** `keys`, `orgs`, `teams`, `projects`, `users`, `limits`, `budgets`, `terms`, `prices`, `usage`,
+`trace`, `audit` and `config` work on the files and the store of the home, whether a server runs or not. Servers know
+of a change within a second.
 
 **Output.** Results go to standard output, progress and errors to standard error. With `--json`, standard output holds
 JSON and nothing else: the API's own answer, or one object a line where several things are done or progress is told.

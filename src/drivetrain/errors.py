@@ -8,7 +8,7 @@ DrivetrainError
 │   ├── SlowRequest 408         ├── Conflict 409            ├── TooLarge 413
 │   ├── UnsupportedMedia 415    ├── RateLimited 429         └── Cancelled 499           the caller has gone
 ├── EngineError                 an engine is at fault: another one may do better
-│   ├── EngineUnavailable 503   no connection, not ready, shutting down
+│   ├── EngineUnavailable 503   no connection (`ConnectTimeout`: not in time), not ready, shutting down
 │   ├── EngineOverloaded 503    it says it is too busy
 │   ├── EngineFailed 502        it broke off, or answered nonsense
 │   ├── EngineTimeout 504       it let a deadline pass
@@ -130,7 +130,7 @@ class UnsupportedMedia(CallerError):
 
 
 class RateLimited(CallerError):
-    """A limit of the policy is reached; `Retry-After` tells how long to wait."""
+    """A limit is reached, or no more requests of the key may wait; `Retry-After` tells how long to wait."""
 
     status = 429
     code = "rate_limit_exceeded"
@@ -154,6 +154,10 @@ class EngineUnavailable(EngineError):
 
     status = 503
     code = "engine_unavailable"
+
+
+class ConnectTimeout(EngineUnavailable):
+    within_s = 0.0  # that the engine had to take a connection
 
 
 class EngineOverloaded(EngineError):
@@ -236,7 +240,7 @@ class SharedStateAway(ServerError):
 
 
 class DeadlineExceeded(ServerError):
-    """The time that the request, its client or its policy allowed is over; the message tells which it was."""
+    """The time that the request, its client, its key or its policy allowed is over; the message tells which it was."""
 
     status = 504
     code = "deadline_exceeded"

@@ -4,7 +4,9 @@ org → team → project → key, and users. Money is integer micro-dollars ever
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from drivetrain.types import Value
 
@@ -13,10 +15,37 @@ SCOPES: frozenset[Scope] = frozenset({"inference", "models", "metrics", "usage",
 Priority = Literal["bulk", "default", "interactive", "system"]  # from the least urgent to the most
 Resource = Literal["requests", "tokens", "concurrency", "money"]
 Per = Literal["", "minute", "hour", "day", "week", "month", "total"]  # "": of concurrency
+OnDisconnect = Literal["estimate", "drain", "free"]  # the caller left: bill what came, let the answer end, or not bill
 OnLoss = Literal["share", "open", "closed"]  # the shared state is away: count one's own share, let all in, or none
 Subject = Literal["org", "team", "project", "user", "key"]  # whom a limit or a budget binds
 Move = Literal["advance", "pause", "resume", "finish", "rollback"]  # of a rollout
 Action = Literal["create", "update", "delete", "rotate", "revoke", "apply", "drain", Move]
+
+
+Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
+
+
+class Terms(Value, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a key, or something above it, lays down about its requests. None: nothing; what others say holds.
+
+    Times can only be shorter than the policy of the model has them.
+    """
+
+    connect_s: Seconds | None = None  # for a connection to the engine
+    first_token_s: Seconds | None = None  # until the first piece of the answer, loading included
+    idle_s: Seconds | None = None  # between two pieces
+    total_s: Seconds | None = None  # for the whole answer
+    queue_size: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None  # requests that may wait in one queue; 0: none
+    queue_timeout_s: Seconds | None = None  # how long one may wait there
+    on_disconnect: OnDisconnect | None = None
+
+
+class Said(Value, frozen=True, kw_only=True):
+    """Terms, and whose they are."""
+
+    id: str  # of the owner, the same in every process: "team:01J…"
+    owner: str  # how messages call it: "team 'search'"
+    terms: Terms
 
 
 class Rule(Value, frozen=True, kw_only=True):
@@ -47,6 +76,7 @@ class Principal(Value, frozen=True, kw_only=True):
     models: tuple[str, ...] | None = None  # public names, `*` stands for anything; None: all
     priority: Priority = "system"  # the highest class it may ask for
     rules: tuple[Rule, ...] = ()  # limits and budgets of the key, and of all above it
+    terms: tuple[Said, ...] = ()  # of those that have said something: the key's, then those of what is above it
 
 
 ANYBODY = Principal(name="anybody", scopes=SCOPES)  # where authentication is off
@@ -76,6 +106,7 @@ class Org(Value, frozen=True, kw_only=True):
     id: str
     name: str
     disabled: bool = False
+    terms: Terms = Terms()
     created_s: float = 0.0
     version: int = 1
 
@@ -86,6 +117,7 @@ class Team(Value, frozen=True, kw_only=True):
     name: str
     models: tuple[str, ...] | None = None  # what its keys may use at most; None: all
     disabled: bool = False
+    terms: Terms = Terms()
     created_s: float = 0.0
     version: int = 1
 
@@ -95,6 +127,7 @@ class Project(Value, frozen=True, kw_only=True):
     team: str  # id
     name: str
     disabled: bool = False
+    terms: Terms = Terms()
     created_s: float = 0.0
     version: int = 1
 
@@ -107,6 +140,7 @@ class User(Value, frozen=True, kw_only=True):
     subject: str = ""  # who an identity provider says it is: "issuer|sub"
     scopes: tuple[Scope, ...] = ()
     disabled: bool = False
+    terms: Terms = Terms()
     created_s: float = 0.0
     version: int = 1
 
@@ -126,6 +160,7 @@ class Key(Value, frozen=True, kw_only=True):
     disabled: bool = False
     rotated_from: str = ""  # id of the key that it takes the place of
     tags: Mapping[str, str] = {}
+    terms: Terms = Terms()
     created_s: float = 0.0
     version: int = 1
 

@@ -124,6 +124,9 @@ async def test_a_version_may_come_as_a_header_and_has_to_come_for_a_change(root:
         ("budgets", {"subject": "org", "subject_id": "x", "amount": -1, "per": "day"}, "x"),
         ("prices", {"input": -1}, "input"),
         ("projects", {"name": "a", "team": "nobody"}, "nobody"),
+        ("keys", {"name": "a", "terms": {"idle_s": 0}}, "$.terms.idle_s"),
+        ("teams", {"name": "a", "terms": {"patience_s": 1}}, "patience_s"),
+        ("orgs", {"name": "a", "terms": {"on_disconnect": "never"}}, "never"),
     ],
 )
 async def test_what_makes_no_sense_is_refused_and_told(
@@ -316,6 +319,44 @@ async def test_what_was_set_on_an_organisation_is_not_its_own_administrators_to_
             assert (await client.get(f"{V1}/{path}")).status_code == 403
         price = await client.post(f"{V1}/prices", json={"input": 0})
         assert (price.status_code, "ask one of 'default'" in said(price)) == (403, True)
+
+
+async def test_terms_are_given_whole_with_their_owner_and_its_version(
+    server: Governed, root: httpx2.AsyncClient
+) -> None:
+    tenant = server.tenant("acme")
+    terms = {"first_token_s": 0.5, "queue_size": 0, "on_disconnect": "drain"}
+    for path, id in (("orgs", tenant.org), ("teams", tenant.team), ("projects", tenant.project), ("keys", tenant.key)):
+        place = f"{V1}/{path}/{id}"
+        assert (await root.get(place)).json()["terms"] == {}
+        set_ = await root.patch(place, json={"terms": terms, "version": 1})
+        assert (set_.status_code, set_.json()["terms"], set_.json()["version"]) == (200, terms, 2)
+        assert (await root.patch(place, json={"terms": {}, "version": 1})).status_code == 409
+        less = await root.patch(place, json={"terms": {"idle_s": 3, "queue_size": None}, "version": 2})
+        assert less.json()["terms"] == {"idle_s": 3.0}
+        assert (await root.patch(place, json={"terms": {}, "version": 3})).json()["terms"] == {}
+    lines = (await root.get(f"{V1}/audit?kind=team&object_id={tenant.team}")).json()["data"]
+    assert [line["after"]["terms"] for line in lines] == [{}, terms, {"idle_s": 3.0}, {}]
+
+
+async def test_an_administrator_of_one_organisation_cannot_have_its_answers_for_nothing(
+    server: Governed, root: httpx2.AsyncClient
+) -> None:
+    mine = server.tenant("mine")
+    free = {"terms": {"on_disconnect": "free", "idle_s": 2.0}}
+    async with server.client(mine.secret) as client:
+        place = f"{V1}/teams/{mine.team}"
+        refused = await client.patch(place, json={**free, "version": 1})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (403, "terms")
+        assert "may not set on_disconnect 'free'" in said(refused)
+        assert (await client.post(f"{V1}/keys", json={"name": "k", "scopes": ["inference"], **free})).status_code == 403
+        drained = await client.patch(place, json={"terms": {"on_disconnect": "drain"}, "version": 1})
+        assert drained.status_code == 200
+        assert (await root.patch(place, json={**free, "version": 2})).status_code == 200
+        kept = await client.patch(place, json={"terms": {**free["terms"], "idle_s": 9.0}, "version": 3})
+        assert kept.json()["terms"] == {"on_disconnect": "free", "idle_s": 9.0}
+        own = await client.patch(f"{V1}/orgs/{mine.org}", json={"terms": {"idle_s": 1}, "version": 1})
+        assert own.status_code == 403
 
 
 # --- the audit --------------------------------------------------------------------------------------------------------

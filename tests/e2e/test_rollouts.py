@@ -186,12 +186,21 @@ async def fails(pair: Pair) -> None:
     pair.new.script(CHAT, failure("vllm", "failure"))
 
 
+async def has_no_such_model(pair: Pair) -> None:
+    pair.new.script(CHAT, failure("openai", "model"))
+
+
 async def is_slow(pair: Pair) -> None:
     pair.new.script(CHAT, SLOW)
 
 
 @pytest.mark.parametrize(
-    ("becomes", "guard"), [(fails, "errors"), pytest.param(is_slow, "first_token", marks=pytest.mark.slow)]
+    ("becomes", "guard"),
+    [
+        (fails, "errors"),
+        (has_no_such_model, "errors"),
+        pytest.param(is_slow, "first_token", marks=pytest.mark.slow),
+    ],
 )
 async def test_a_version_that_fails_or_is_slow_is_taken_back_by_itself(
     tmp_path: Path, pair: Pair, becomes: Callable[[Pair], Any], guard: str

@@ -45,6 +45,10 @@ COMMANDS: Mapping[str, Entry] = {
     "users": Entry("drivetrain.cli.teams:users", "Create, list and change users."),
     "limits": Entry("drivetrain.cli.limits:limits", "Limit requests, tokens and concurrency."),
     "budgets": Entry("drivetrain.cli.budgets:budgets", "Set budgets, and see what is spent of them."),
+    "terms": Entry(
+        "drivetrain.cli.terms:terms",
+        "Set how long requests may take and wait, and what is billed when a caller leaves.",
+    ),
     "prices": Entry("drivetrain.cli.prices:prices", "Set and list what models cost."),
     "rollouts": Entry("drivetrain.cli.rollouts:rollouts", "Bring what is new to callers, stage by stage."),
     "experiments": Entry(

@@ -7,12 +7,12 @@ from typing import Any, get_args
 
 import click
 
-from drivetrain.cli import budgets, limits, output
+from drivetrain.cli import budgets, limits, output, terms
 from drivetrain.cli.command import Call, Misused, command, shared_options
 from drivetrain.cli.moments import AHEAD, LENGTH, shown
 from drivetrain.cli.office import Office, office, told
 from drivetrain.cli.words import MODELS, SCOPES, TAG, joined
-from drivetrain.governance import Budget, Key, Limit, Priority
+from drivetrain.governance import Budget, Key, Limit, Priority, Terms
 
 PRIORITY = click.Choice(get_args(Priority))
 _KEY = click.argument("key", metavar="KEY")
@@ -60,15 +60,17 @@ def list_(call: Call, team: str | None, project: str | None, every: bool) -> Non
 @command()
 @_KEY
 def show(call: Call, key: str) -> None:
-    """Show a key, and the limits and budgets that bind it.
+    """Show a key, and the limits, budgets and terms that bind it.
 
     KEY is its name, its id, or the 12 characters in it that everybody may see.
     """
     with office(call) as at:
         found = at.find("key", key)
         rules = at.binding(found)
+        said = [(subject, one) for subject, one in at.chain(found) if one.terms != Terms()]
         if call.json:
-            output.emit(_shown(at, found) | {"rules": [told(rule) for rule in rules]})
+            above = [terms.terms_of(subject, one) for subject, one in said]
+            output.emit(_shown(at, found) | {"rules": [told(rule) for rule in rules], "terms_of": above})
             return
         for name, value in _facts(at, found):
             click.echo(f"{name:<10} {value}")
@@ -76,6 +78,8 @@ def show(call: Call, key: str) -> None:
             click.echo(f"{'team may':<10} {joined(allowed)}")
         for rule in rules:
             click.echo(f"{'bound by':<10} {at.bearer(rule)}: {_amount(rule)}")
+        for subject, one in said:
+            click.echo(f"{'terms of':<10} {subject} {one.name!r}: {terms.summary(one.terms)}")
 
 
 @command()
@@ -111,7 +115,8 @@ def update(call: Call, key: str, tags: Sequence[tuple[str, str]], **fields: Any)
 def rotate(call: Call, key: str, grace: float | None) -> None:
     """Make a key's successor.
 
-    The new key has the same rights, limits and budgets. The old one works on for a while, so that nobody is locked out.
+    The new key has the same rights, limits, budgets and terms. The old one works on for a while, so that nobody is
+    locked out.
     """
     with office(call) as at:
         _hand_out(call, at, *at.rotate_key(at.find("key", key), grace))

@@ -19,7 +19,7 @@ from drivetrain.cli.command import Call, Missing
 from drivetrain.config import Config
 from drivetrain.config.problems import suggestion
 from drivetrain.errors import NotFound
-from drivetrain.governance import Attempt, Budget, Change, Key, Limit, Project, Rule, Team
+from drivetrain.governance import Attempt, Budget, Change, Key, Limit, Project, Rule, Subject, Team
 from drivetrain.rollouts.plan import Prompt, Rollout
 from drivetrain.store import AttemptQuery, Store, pepper
 
@@ -113,10 +113,15 @@ class Office:
 
     def binding(self, key: Key) -> list[Limit | Budget]:
         """Limits and budgets of a key and of all that it belongs to."""
-        team = self.team_of(key)
-        chain = {"key": counted(key), "user": key.user, "project": key.project, "team": team.id, "org": team.org}
+        chain = {kind: counted(one) if isinstance(one, Key) else one.id for kind, one in self.chain(key)}
         rules: list[Limit | Budget] = [*self.all("limit"), *self.all("budget")]
-        return [rule for rule in rules if chain[rule.subject] == rule.subject_id]
+        return [rule for rule in rules if chain.get(rule.subject) == rule.subject_id]
+
+    def chain(self, key: Key) -> list[tuple[Subject, Any]]:
+        """The key and what is above it, from the nearest to the widest."""
+        team = self.team_of(key)
+        ids: dict[Subject, str] = {"user": key.user, "project": key.project, "team": team.id, "org": team.org}
+        return [("key", key), *((kind, self._by_id(kind)[id]) for kind, id in ids.items() if id)]
 
     # --- changing -----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""Whom a limit or a budget binds: one of `--key`, `--user`, `--project`, `--team` and `--org`."""
+"""Whom a limit, a budget or terms bind: one of `--key`, `--user`, `--project`, `--team` and `--org`."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import click
 
@@ -10,6 +10,7 @@ from drivetrain.cli.office import Office, counted
 from drivetrain.governance import Key, OnLoss, Subject
 
 SUBJECTS: tuple[Subject, ...] = get_args(Subject)
+T = TypeVar("T")
 ON_LOSS = click.option(
     "--on-loss",
     type=click.Choice(get_args(OnLoss)),
@@ -37,7 +38,11 @@ def subject_options(verb: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
 def bound(at: Office, given: Mapping[str, str | None]) -> Bound:
     """The one that was named. Raises `Misused` for none, and for several."""
-    found = every_bound(at, given)
+    return one_of(every_bound(at, given))
+
+
+def one_of(found: Sequence[T]) -> T:
+    """The only one. Raises `Misused` for none, and for several."""
     if len(found) != 1:
         options = ", ".join(f"--{subject}" for subject in SUBJECTS[::-1])
         raise Misused(f"say whom it binds with one of {options}; {len(found) or 'none'} of them given")
@@ -45,9 +50,14 @@ def bound(at: Office, given: Mapping[str, str | None]) -> Bound:
 
 
 def every_bound(at: Office, given: Mapping[str, str | None]) -> list[Bound]:
-    words = [(subject, given.get(subject)) for subject in SUBJECTS]
-    found = [(subject, at.find(subject, word)) for subject, word in words if word is not None]
+    found = named(at, given)
     return [Bound(subject, counted(one) if isinstance(one, Key) else one.id) for subject, one in found]
+
+
+def named(at: Office, given: Mapping[str, str | None]) -> list[tuple[Subject, Any]]:
+    """What is there by the names that were given."""
+    words = [(subject, given.get(subject)) for subject in SUBJECTS]
+    return [(subject, at.find(subject, word)) for subject, word in words if word is not None]
 
 
 def binds(thing: Any, subjects: list[Bound]) -> bool:

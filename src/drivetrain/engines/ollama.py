@@ -89,7 +89,7 @@ class Ollama:
             return Health(live=answers, ready=False, message=error.message)
         except msgspec.DecodeError as error:
             return Health(live=True, ready=False, message=f"it is no Ollama server: {error}")
-        return Health(live=True, ready=True, message=f"version {version.version}, {len(loaded)} models loaded")
+        return Health(live=True, ready=True, message=f"version {version.version}, models loaded: {len(loaded)}")
 
     async def load(self, model: str, *, keep_alive_s: float | None = None, options: Mapping[str, Any] = {}) -> None:
         """A model that only embeds is loaded by embedding nothing. `keep_alive_s` 0 would unload it: then the server's

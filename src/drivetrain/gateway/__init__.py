@@ -38,9 +38,10 @@ from drivetrain.gateway.residence import Residence
 from drivetrain.gateway.retries import Retries
 from drivetrain.gateway.shadow import Shadows
 from drivetrain.gateway.special import Owners, Special, wanted
+from drivetrain.gateway.terms import Policies
 from drivetrain.gateway.visit import House, Visit
 from drivetrain.gateway.way import Leg
-from drivetrain.governance import Attempt, Comparison, Principal, Resource, Rule
+from drivetrain.governance import Attempt, Comparison, Principal, Resource, Rule, Said
 from drivetrain.policies import access
 from drivetrain.policies.prices import Table
 from drivetrain.quota import Quota
@@ -106,7 +107,10 @@ class Gateway:
         self.residence = Residence(pool, library, record, prices, self._arms.sides)
         self._attempts = Attempts(pool, library, self.residence)
         self._hedges = Hedges(self._attempts)
-        self._house = House(self._admission, record, prices, self.retries, lambda name: pool.members.get(name))
+        self._policies = Policies()
+        self._house = House(
+            self._admission, record, prices, self.retries, lambda name: pool.members.get(name), self._policies
+        )
         self.shadows = Shadows(self._arms, self._route, self._attempts, self._house, record, self._best)
         self._owners = Owners(Answers(), self.shadows, self._attempts.version)
         self.configure(config)
@@ -182,17 +186,19 @@ class Gateway:
         Raises a `DrivetrainError` where no engine could answer. After the first content event it is the error of the
         engine that broke off.
         """
-        if not self._drains_some or not self._drained(request.model):
+        terms = call.who.terms
+        if not (self._drains_some or terms) or not self._drained(request.model, terms):
             return self._answer(request, call)
         receipt = call.receipt or Receipt()
         return self._drains.relay(self._answer(request, replace(call, receipt=receipt)), receipt)
 
-    def _drained(self, model: str) -> bool:
+    def _drained(self, model: str, terms: Sequence[Said]) -> bool:
         """Whether its answers are read to their end although the caller has gone."""
         try:
-            return self.catalog.resolve(model).policy.on_disconnect == "drain"
+            policy = self.catalog.resolve(model).policy
         except DrivetrainError:
             return False  # there will be no answer
+        return (self._policies.under(policy, terms).policy if terms else policy).on_disconnect == "drain"
 
     async def _answer(self, request: Request, call: Call) -> AsyncGenerator[Sequence[Event], None]:
         visit = await self._visit(request, call)

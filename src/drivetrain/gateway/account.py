@@ -73,7 +73,7 @@ class Account:
         outcome, status, why = verdict(error, meter)
         if meter.lost:
             why = LOST
-        elif outcome == "cancelled" and leg.entry.policy.on_disconnect == "free":
+        elif outcome == "cancelled" and visit.policy.on_disconnect == "free":
             meter.free, why = True, "cancelled, not charged"
         elif outcome == "ok" and visit.receipt.left:
             outcome, status, why = "cancelled", Cancelled.status, "drained"

@@ -17,7 +17,7 @@ from drivetrain.gateway.catalog import Entry
 from drivetrain.gateway.lines import Line, Seat
 from drivetrain.gateway.meter import Call
 from drivetrain.gateway.receipt import Receipt
-from drivetrain.governance import Principal, Priority, Resource, Rule
+from drivetrain.governance import Principal, Priority, Resource, Rule, Said
 from drivetrain.policies import classes
 from drivetrain.policies.classes import CLASSES, RANKS
 from drivetrain.quota import Demand, Hold, Quota, Refusal, Standing
@@ -141,7 +141,8 @@ class Admission:
     ) -> Ticket:
         """Let a request in; close the ticket in a `finally`.
 
-        Raises `RateLimited` with the exact time to wait, `BudgetExceeded`, or `Busy` if the line is full or slow.
+        Raises `RateLimited` with the exact time to wait, or where the caller's own terms have it wait no more,
+        `BudgetExceeded`, or `Busy` if the line is full or slow.
         """
         if not bound:
             return Ticket(self, None, call)
@@ -153,7 +154,9 @@ class Admission:
                     self._went_ahead(bound, RANKS[call.priority])
                 return Ticket(self, answer, call)
             rule = self._slot_of(answer, receipt)
-        wish = _Wish(bound, demand, queue, receipt, Seat(next(self._numbers), call.priority, tenant_of(call.who)))
+        rooms = [said for said in call.who.terms if said.terms.queue_size is not None]
+        seat = Seat(next(self._numbers), call.priority, tenant_of(call.who), [said.id for said in rooms])
+        wish = _Wish(bound, demand, queue, receipt, seat, rooms)
         began = time.perf_counter()
         self._told.enqueue()
         try:
@@ -200,6 +203,10 @@ class Admission:
         line = self._lines.get(rule.id)
         if line is None:
             line = self._lines[rule.id] = Line()
+        for said in wish.rooms:
+            if line.waiting_of(said.id) >= (said.terms.queue_size or 0):
+                self._tidy(rule.id)
+                raise self._outside(said, rule, wish.seat.rank)
         if line.size >= wish.queue.size:
             self._make_room(line, rule, wish)
         turn = line.join(wish.seat)
@@ -227,12 +234,23 @@ class Admission:
         line.shed(crowded_out, self._busy(FULL, rule, crowded_out.rank))
 
     def _busy(self, message: str, rule: Rule, rank: int) -> Busy:
-        """With the time after which one more of this rank could expect a slot, by how long answers take."""
         self._told.refused("concurrency")
+        return Busy(message, retry_after_s=self._wait_s(rule, rank))
+
+    def _outside(self, said: Said, rule: Rule, rank: int) -> RateLimited:
+        """As many as may wait of this owner's requests do."""
+        self._told.refused("concurrency")
+        wait_s = self._wait_s(rule, rank)
+        most = f"{said.owner} lets {said.terms.queue_size or 'none'} of its requests wait for one"
+        message = f"no slot of {rule.owner} is free, and {most}; try again in {wait_s:.1f} s"
+        return RateLimited(message, retry_after_s=wait_s)
+
+    def _wait_s(self, rule: Rule, rank: int) -> float:
+        """After how long one more of this rank could expect a slot, by how long answers take."""
         line = self._lines.get(rule.id) or Line()
         kept = [each.amount for each in self._ceilings.values() if each.limit == rule.id and rank < each.rank]
         usual_s = sum(self._paces.values()) / len(self._paces) if self._paces else 1.0
-        return Busy(message, retry_after_s=line.wait_s(rank, min(kept, default=rule.amount), usual_s))
+        return line.wait_s(rank, min(kept, default=rule.amount), usual_s)
 
     def _slot_of(self, answer: Refusal, receipt: Receipt) -> Rule:
         """The limit on requests at once that refused. Raises for what no waiting in line can help."""
@@ -290,6 +308,7 @@ class _Wish(NamedTuple):
     queue: Queue
     receipt: Receipt
     seat: Seat
+    rooms: Sequence[Said]  # how many may wait in one line of those that it belongs to
 
 
 def tenant_of(who: Principal) -> str:

@@ -11,7 +11,7 @@ from drivetrain.config.schema import Target
 from drivetrain.errors import BadRequest, StoreAway
 from drivetrain.gateway.catalog import Entry
 from drivetrain.gateway.meter import Call
-from drivetrain.rollouts.plan import Arm, Plan, Prompt, Rollout, assigned
+from drivetrain.rollouts.plan import SHADOW, Arm, Plan, Prompt, Rollout, assigned
 from drivetrain.types import EmbedRequest, Request
 
 HEADER = "x-drivetrain-prompt"
@@ -70,7 +70,7 @@ class Arms:
         """The entry as the new arm makes it, for a copy of a request. Raises as `of`."""
         arm = rollout.arms[1]
         changed = self._with(entry, arm, self._prompt(self._plan(), entry, arm, request, call))
-        return replace(changed, rollout=f"{rollout.id}:{arm.name}:shadow", fallbacks=())
+        return replace(changed, rollout=f"{rollout.id}:{arm.name}{SHADOW}", fallbacks=())
 
     def rollout(self, model: str) -> Rollout | None:
         """The one of a public model name."""

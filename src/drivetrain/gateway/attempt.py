@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from drivetrain.config.schema import Target
 from drivetrain.errors import (
+    ConnectTimeout,
     EngineError,
     EngineFailed,
     EngineOverloaded,
@@ -19,6 +20,7 @@ from drivetrain.errors import (
 from drivetrain.gateway.account import Account
 from drivetrain.gateway.arms import rendered
 from drivetrain.gateway.catalog import Library
+from drivetrain.gateway.deadline import overdue, unconnected
 from drivetrain.gateway.meter import Meter
 from drivetrain.gateway.pool import Member, Pool
 from drivetrain.gateway.prepare import prepare
@@ -55,7 +57,7 @@ class Attempts:
             foreign = visit.call.dialect.startswith("ollama.") and member.config.kind not in NATIVE
             purse = purse_of(request, entry.policy, meter, visit.inside) if meter.price is not None else None
             held: list[Event] = []
-            with Watch(member.name, entry.policy.timeouts, visit.deadlines) as watch:
+            with Watch(member.name, visit.policy.timeouts, visit.deadlines, visit.own) as watch:
                 async with aclosing(member.engine.generate(asked)) as batches:
                     watch.waits()
                     async for events in batches:
@@ -81,7 +83,7 @@ class Attempts:
 
     async def embed(self, request: EmbedRequest, visit: Visit, leg: Leg, meter: Meter) -> Embeddings:
         """One engine's vectors."""
-        name, whole, timeouts = leg.candidate.engine, visit.deadlines.whole, leg.entry.policy.timeouts
+        name, whole, timeouts = leg.candidate.engine, visit.deadlines.whole, visit.policy.timeouts
         limit_s = timeouts.first_token_s
         trace = visit.traceparent(meter)
         kept = self._residence.kept(request, leg.entry.policy, leg.candidate)
@@ -97,7 +99,11 @@ class Attempts:
             except TimeoutError as error:
                 if whole.left_s() <= 0:
                     raise whole.passed(f"engine {member.name!r} was asked and has not finished") from error
-                raise EngineTimeout(f"engine {member.name!r} gave no embedding within {limit_s:g} s") from error
+                during = f"engine {member.name!r} was asked and has not finished"
+                late = EngineTimeout(f"engine {member.name!r} gave no embedding within {limit_s:g} s")
+                raise overdue(visit.own, "first_token_s", during) or late from error
+            except ConnectTimeout as error:
+                raise unconnected(visit.own, error, member.name) or error from error.__cause__
             meter.reported = answer.usage
             return answer
 
@@ -131,7 +137,7 @@ class Attempts:
         native = dialect is not None and request.source is not None and request.source.dialect.startswith(dialect)
         changes: dict[str, Any] = {
             "traceparent": visit.traceparent(meter),
-            "connect_s": entry.policy.timeouts.connect_s,
+            "connect_s": visit.policy.timeouts.connect_s,
             "urgency": RANKS[visit.call.priority],
         }
         if entry.policy.keep_alive_s is not None or self._residence.pins:

@@ -27,7 +27,7 @@ UNWANTED = Routing()
 ANY_CONTEXT = 2048  # tokens that every model has room for
 HURRY_S = 30.0  # for a request with less time, engines are looked at for whether they are fast enough
 MOST = 512  # lists of targets, and models of engines, that are remembered
-MANY = 16  # engines whose work is looked at for each request
+MANY = 8  # engines whose work is looked at for each request
 NOT_HERE = -1  # work of an engine that is not to be asked
 _place: Callable[[Target], tuple[Any, ...]] = attrgetter("engine", "model", "weight", "tier")
 

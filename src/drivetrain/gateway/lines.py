@@ -5,6 +5,8 @@ Highest class first, within a class fair between tenants, among equals in the or
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 
 from drivetrain.errors import Busy
 from drivetrain.governance import Priority
@@ -18,12 +20,13 @@ SEEN_OVER = 16  # answers, about
 class Seat:
     """A place in a line: it goes along when a request has to wait for another limit first."""
 
-    __slots__ = ("number", "rank", "tenant")
+    __slots__ = ("number", "owners", "rank", "tenant")
 
-    def __init__(self, number: int, priority: Priority, tenant: str) -> None:
+    def __init__(self, number: int, priority: Priority, tenant: str, owners: Sequence[str] = ()) -> None:
         self.number = number  # lower for who came earlier
         self.rank = RANKS[priority]
         self.tenant = tenant  # "" where nobody has to say who asks
+        self.owners = owners  # ids of those whose requests that wait are counted
 
 
 class Turn(asyncio.Event):
@@ -31,7 +34,7 @@ class Turn(asyncio.Event):
 
     def __init__(self, seat: Seat) -> None:
         super().__init__()
-        self.number, self.rank, self.tenant = seat.number, seat.rank, seat.tenant
+        self.number, self.rank, self.tenant, self.owners = seat.number, seat.rank, seat.tenant, seat.owners
         self.shed: Busy | None = None  # had to make room
 
 
@@ -41,10 +44,11 @@ class Line:
     Whoever's turn it is may take any slot that somebody else here could take; so it is enough to wake one.
     """
 
-    __slots__ = ("_classes", "_full", "_lowest", "_passed", "_service_s", "_tokens", "size")
+    __slots__ = ("_classes", "_full", "_lowest", "_owners", "_passed", "_service_s", "_tokens", "size")
 
     def __init__(self) -> None:
         self.size = 0
+        self._owners: Counter[str] = Counter()  # how many wait of whom they are counted for
         self._classes: tuple[Fair[Turn], ...] = tuple(Fair() for _ in RANKS)
         self._passed = [0] * len(RANKS)  # by rank: turns of higher classes in a row that those who wait have seen
         self._full: dict[str, int] = {}  # ceilings without room, and the lowest rank that they do not bind
@@ -56,13 +60,14 @@ class Line:
         turn = Turn(seat)
         self._classes[turn.rank].add(turn)
         self.size += 1
+        self._owners.update(turn.owners)
         if self.head() is turn:
             turn.set()  # a slot may have come free since it was refused, or be one that only its class may have
         return turn
 
     def leave(self, turn: Turn) -> None:
         if self._classes[turn.rank].remove(turn):
-            self.size -= 1
+            self._left(turn)
         self.wake()
 
     def head(self) -> Turn | None:
@@ -141,8 +146,16 @@ class Line:
         """It makes room for another."""
         turn.shed = reason
         self._classes[turn.rank].remove(turn)
-        self.size -= 1
+        self._left(turn)
         turn.set()
+
+    def waiting_of(self, owner: str) -> int:
+        """How many requests wait here of somebody for whom they are counted."""
+        return self._owners[owner]
+
+    def _left(self, turn: Turn) -> None:
+        self.size -= 1
+        self._owners.subtract(turn.owners)
 
     def wait_s(self, rank: int, slots: int, usual_s: float) -> float:
         """How long one more of this rank is going to wait. `usual_s`: for an answer, if none has been seen here."""

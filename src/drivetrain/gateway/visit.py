@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from drivetrain.config.schema import Policy
 from drivetrain.errors import (
     Busy,
     Cancelled,
@@ -27,10 +28,12 @@ from drivetrain.gateway.meter import Call, Meter, Outcome, Place
 from drivetrain.gateway.receipt import Receipt
 from drivetrain.gateway.resume import Thread
 from drivetrain.gateway.retries import MOST_PAUSE_S, Retries, pause_s, retried
+from drivetrain.gateway.terms import Policies
 from drivetrain.gateway.way import Leg, Members, Way, able, held_s
 from drivetrain.governance import Attempt, Price, Rule
 from drivetrain.policies import demand, prices
 from drivetrain.policies.prices import Table
+from drivetrain.policies.terms import Own
 from drivetrain.quota import Demand
 from drivetrain.router import Candidate
 from drivetrain.types import EmbedRequest, Event, Finished, Request, Usage
@@ -54,6 +57,7 @@ class House(NamedTuple):
     prices: Callable[[], Table]
     retries: Retries
     member: Members
+    policies: Policies
 
 
 class Visit:
@@ -83,6 +87,8 @@ class Visit:
         "failed",
         "inside",
         "leg",
+        "own",
+        "policy",
         "receipt",
         "running",
         "thread",
@@ -90,6 +96,8 @@ class Visit:
 
     deadlines: Deadlines  # known from `begin` on
     leg: Leg  # the one that is tried
+    policy: Policy  # that of its entry, as it is for this caller
+    own: Own | None  # what in it is so for this caller alone; None: nothing
     inside: Ticket  # what is held under the policy of `_entry`
     _others: Callable[[], list[Leg]]
     _model: str  # whose budget of retries it is
@@ -125,7 +133,9 @@ class Visit:
         self.leg = first
         entry, alone, members = first.entry, self.call.alone, self._house.member
         stream = isinstance(self._request, Request) and self._request.stream
-        self.deadlines = deadlines(self.call, self._began_s, entry.policy.timeouts.total_s, stream=stream)
+        self._comes_under(entry.policy)
+        total_s = self.policy.timeouts.total_s
+        self.deadlines = deadlines(self.call, self._began_s, total_s, stream=stream, whose=self._whose_total)
         self._model = entry.name
         self._others = _nobody if alone else others
         self._house.retries.asked(entry.name)
@@ -135,6 +145,16 @@ class Visit:
             way = Way(members, legs)
             self.leg = way.next() or self._soonest(way)
             self._way = Way(members, ()) if alone else way
+
+    def _comes_under(self, policy: Policy) -> None:
+        self.policy, self.own = policy, None
+        if self.call.who.terms:
+            self.own = self._house.policies.under(policy, self.call.who.terms)
+            self.policy = self.own.policy
+
+    @property
+    def _whose_total(self) -> str:
+        return self.own.whose("total_s") if self.own is not None else ""
 
     def _soonest(self, way: Way) -> Leg:
         """All engines asked to be left alone: the one that may be asked first, if that is soon."""
@@ -330,11 +350,12 @@ class Visit:
     async def _admit(self, leg: Leg, price: Price | None) -> None:
         bound = self._admission.rules(self.call.who, leg.entry, self.call.priority)
         before = self.inside if self._entry is not None else None
+        self._comes_under(leg.entry.policy)
         if before is not None:
-            self.deadlines = self.deadlines.within(time.monotonic(), leg.entry.policy.timeouts.total_s)
+            self.deadlines = self.deadlines.within(time.monotonic(), self.policy.timeouts.total_s, self._whose_total)
             bound = before.uncounted(bound)
             before.close()  # first: it must not wait for a slot that it has itself
-        ticket = await self._enter(leg, bound, self._demand(leg, price, bound))
+        ticket = await self._enter(bound, self._demand(leg, price, bound))
         if before is None:
             self._record.enter()
         else:
@@ -342,9 +363,9 @@ class Visit:
         self._elsewhere_s += ticket.queued_s
         self._entry, self.inside = leg.entry, ticket
 
-    async def _enter(self, leg: Leg, bound: Sequence[Rule], wanted: Demand) -> Ticket:
+    async def _enter(self, bound: Sequence[Rule], wanted: Demand) -> Ticket:
         """Wait in line for no longer than there is time."""
-        queue, first = leg.entry.policy.queue, self.deadlines.first
+        queue, first = self.policy.queue, self.deadlines.first
         if bound and (left_s := first.left_s()) < queue.timeout_s:
             queue = replace(queue, timeout_s=max(left_s, 0.001))
         try:

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from drivetrain.config.schema import Goal
 from drivetrain.router.estimates import FIXED_TOKENS
-from drivetrain.router.field import Seen, expected_s, load
+from drivetrain.router.field import Seen, load
 from drivetrain.router.hat import NEAR_S, Draw
 from drivetrain.router.standing import Facts
 from drivetrain.router.terms import Terms
@@ -22,26 +22,22 @@ CHEAPEST = 1 / 30  # of the dearest price: whoever costs less counts as costing 
 SLOW = 4.0  # times as slow as the soonest, from which on the price is not all that counts
 
 
-def looked_s(seen: Seen, facts: Facts, goal: Goal) -> float | None:
-    """The seconds that a goal looks at, if the engine were idle. None: they have not been measured."""
-    speed = seen[1].speed
-    if speed is None or goal in ("balanced", "cost"):
-        return expected_s(seen, facts)
-    if goal == "throughput":
-        return speed.token_s or None
-    return speed.prompt_s * (FIXED_TOKENS + facts.prompt_tokens) + speed.token_s * min(
-        START_TOKENS, facts.output_tokens
-    )
+def looked_at(facts: Facts, goal: Goal) -> tuple[int, int]:
+    """Of how many tokens of a prompt, and of an answer, a goal looks at the time."""
+    prompt, answer = FIXED_TOKENS + facts.prompt_tokens, facts.output_tokens
+    if goal == "latency":
+        return prompt, min(START_TOKENS, answer)
+    return (0, 1) if goal == "throughput" else (prompt, answer)
 
 
 def scores(seen: Sequence[Seen], facts: Facts, terms: Terms) -> list[float]:
     """Of each, for the policy's goal: least is best."""
     goal = terms.wish.goal
-    times = [looked_s(each, facts, goal) for each in seen]
-    usual_s = min((time_s for time_s in times if time_s is not None), default=1.0)  # of one that is not measured
-    behind = [
-        (usual_s if time_s is None else time_s) * (1 + load(each)) for each, time_s in zip(seen, times, strict=True)
-    ]
+    prompt, answer = looked_at(facts, goal)
+    speeds = [standing.speed for _, standing in seen]
+    times = [0.0 if speed is None else speed.prompt_s * prompt + speed.token_s * answer for speed in speeds]
+    usual_s = min(filter(None, times), default=1.0)  # of one that is not measured
+    behind = [(time_s or usual_s) * (1 + load(each)) for each, time_s in zip(seen, times, strict=True)]
     return dear(seen, behind, terms) if goal == "cost" else behind
 
 

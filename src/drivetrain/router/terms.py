@@ -1,5 +1,6 @@
 """What a choice is made under beside load and speed: what the policy wants, and whom to ask about the targets."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -40,9 +41,12 @@ class Terms(NamedTuple):
 
 def work_of(targets: Sequence[Target], outstanding: Sequence[int]) -> Work:
     """`outstanding`: the work of each; below 0 for one that is not able."""
-    able = [(work, target.weight) for work, target in zip(outstanding, targets, strict=True) if work >= 0]
-    return Work(
-        outstanding=sum(work for work, _ in able),
-        weight=sum(weight for _, weight in able),
-        least=min(((work + 1) / weight for work, weight in able), default=0.0),
-    )
+    total = weight = 0
+    least = math.inf
+    for target, work in zip(targets, outstanding, strict=True):
+        if work >= 0:
+            total += work
+            weight += target.weight
+            if (after := (work + 1) / target.weight) < least:
+                least = after
+    return Work(outstanding=total, weight=weight, least=least if weight else 0.0)

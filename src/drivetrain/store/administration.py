@@ -26,6 +26,7 @@ from drivetrain.ulid import ulid
 
 PAGE = 1_000
 _INSTANT_S = 0.001
+_NO_FILTERS = frozenset({"scopes", "models", "tags", "terms"})
 FIRST = "first-admin"  # name of the key that a first start makes
 
 
@@ -225,8 +226,8 @@ class Administration:
     def _filter(self, connection: Connection, owner: Sort, name: str, value: Any) -> ColumnElement[bool]:
         if name in (*owner.above, *owner.anchored) and name in SORTS:
             return within(owner, name, meant(connection, sort(name), value, at_s=self._clock()).id)
-        if name not in owner.value.__struct_fields__ or name in ("scopes", "models", "tags"):
-            known = ", ".join(sorted({*owner.value.__struct_fields__, *owner.above} - {"scopes", "models", "tags"}))
+        if name not in owner.value.__struct_fields__ or name in _NO_FILTERS:
+            known = ", ".join(sorted({*owner.value.__struct_fields__, *owner.above} - _NO_FILTERS))
             raise BadRequest(f"a list of {owner.kind}s cannot be filtered by {name!r}; it can by {known}", param=name)
         return owner.table.c[name] == as_member(owner, name, value)  # type: ignore[no-any-return]  # of any type
 

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import RowMapping, Table
 
 from drivetrain.errors import BadRequest
-from drivetrain.governance import Budget, Key, Limit, Org, Price, Project, Scope, Subject, Team, User
+from drivetrain.governance import Budget, Key, Limit, Org, Price, Project, Scope, Subject, Team, Terms, User
 from drivetrain.store import tables
 from drivetrain.types import Value
 
@@ -69,6 +69,7 @@ _TEXTS: Mapping[str, Any] = {  # columns that hold JSON
     "scopes": msgspec.json.Decoder(tuple[Scope, ...]),
     "models": msgspec.json.Decoder(tuple[str, ...]),
     "tags": msgspec.json.Decoder(dict[str, str]),
+    "terms": msgspec.json.Decoder(Terms),
 }
 
 
@@ -132,7 +133,11 @@ def as_member(sort: Sort, name: str, value: Any) -> Any:
 
 def _unreadable(sort: Sort, fields: Mapping[str, Any], problem: str) -> BadRequest:
     reason, _, path = problem.partition(" - at `$.")
-    member = path.rstrip("`").split("[")[0].split(".")[0]
+    member, _, inner = path.rstrip("`").split("[")[0].partition(".")
+    if inner and isinstance(fields[member], Mapping):
+        return BadRequest(
+            f"{member}.{inner} {fields[member].get(inner)!r} of {sort.one}: {reason.lower()}", param=member
+        )
     if not member:
         missing = reason.rpartition("field `")[2].rstrip("`")
         return BadRequest(f"{sort.one} needs {missing!r}; it has {_listed(sort.members)}", param=missing)

@@ -3,13 +3,13 @@ changed since it was put together.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import BindParameter, Connection, RowMapping, Select, bindparam, not_, or_, select
 
-from drivetrain.governance import Budget, Change, Limit, Price, Principal, Rule, Scope, Subject, User
+from drivetrain.governance import Budget, Change, Limit, Price, Principal, Rule, Said, Scope, Subject, Terms, User
 from drivetrain.store import audit
 from drivetrain.store.directory import KeyRecord, News
 from drivetrain.store.entities import SUBJECTS, from_row
@@ -20,13 +20,25 @@ AT_ONCE = 200  # keys that are read with one statement
 MOST_LINES = 2_000  # of the audit: after more of them all is read again
 _ABOVE = {"project": projects, "team": teams, "org": orgs, "user_row": users}
 _DISABLED = ("disabled", "user_row_disabled", "project_disabled", "team_disabled", "org_disabled")
+_TERMS: Mapping[Subject, str] = {  # the columns with what each has laid down
+    "key": "terms",
+    "user": "user_row_terms",
+    "project": "project_terms",
+    "team": "team_terms",
+    "org": "org_terms",
+}
+NOTHING_SAID = "{}"
 _KEYS = (
     select(
         keys,
         projects.c.team,
         teams.c.org,
         teams.c.models.label("team_models"),
-        *[table.c[name].label(f"{kind}_{name}") for kind, table in _ABOVE.items() for name in ("name", "disabled")],
+        *[
+            table.c[name].label(f"{kind}_{name}")
+            for kind, table in _ABOVE.items()
+            for name in ("name", "disabled", "terms")
+        ],
     )
     .join(projects, keys.c.project == projects.c.id)
     .join(teams, projects.c.team == teams.c.id)
@@ -40,6 +52,7 @@ _LIMITS = select(limits).where(limits.c.subject_id.in_(_OF_THESE)).order_by(limi
 _BUDGETS = select(budgets).where(budgets.c.subject_id.in_(_OF_THESE)).order_by(budgets.c.id)
 _strings = msgspec.json.Decoder(tuple[str, ...]).decode
 _scopes = msgspec.json.Decoder(frozenset[Scope]).decode
+_terms = msgspec.json.Decoder(Terms).decode
 
 Rules = Mapping[tuple[str, str], Sequence[Limit | Budget]]  # by subject and its id
 
@@ -155,6 +168,7 @@ def _record(row: RowMapping, rules: Rules) -> KeyRecord:
         rules=tuple(
             rule(stored, f"{kind} {names[kind]!r}") for kind, id in ids.items() for stored in rules.get((kind, id), ())
         ),
+        terms=tuple(_said(row, ids, names)),
     )
     return KeyRecord(
         id=row["id"],
@@ -165,6 +179,13 @@ def _record(row: RowMapping, rules: Rules) -> KeyRecord:
         not_after_s=row["expires_s"],
         disabled=any(row[name] for name in _DISABLED),
     )
+
+
+def _said(row: RowMapping, ids: Mapping[Subject, str], names: Mapping[Subject, str]) -> Iterator[Said]:
+    """From the nearest to the widest, those that lay something down."""
+    for kind, id in ids.items():
+        if (told := row[_TERMS[kind]]) not in (None, NOTHING_SAID):
+            yield Said(id=f"{kind}:{id}", owner=f"{kind} {names[kind]!r}", terms=_terms(told))
 
 
 def rule(stored: Limit | Budget, owner: str) -> Rule:

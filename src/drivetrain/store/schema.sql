@@ -69,7 +69,7 @@ CREATE TABLE orgs (
 	name TEXT NOT NULL,
 	disabled BOOLEAN NOT NULL,
 	created_s DOUBLE NOT NULL,
-	version INTEGER NOT NULL,
+	version INTEGER NOT NULL, terms TEXT DEFAULT '{}' NOT NULL,
 	PRIMARY KEY (id),
 	UNIQUE (name)
 );
@@ -80,7 +80,7 @@ CREATE TABLE teams (
 	models TEXT,
 	disabled BOOLEAN NOT NULL,
 	created_s DOUBLE NOT NULL,
-	version INTEGER NOT NULL,
+	version INTEGER NOT NULL, terms TEXT DEFAULT '{}' NOT NULL,
 	PRIMARY KEY (id),
 	UNIQUE (org, name),
 	FOREIGN KEY(org) REFERENCES orgs (id)
@@ -91,7 +91,7 @@ CREATE TABLE projects (
 	name TEXT NOT NULL,
 	disabled BOOLEAN NOT NULL,
 	created_s DOUBLE NOT NULL,
-	version INTEGER NOT NULL,
+	version INTEGER NOT NULL, terms TEXT DEFAULT '{}' NOT NULL,
 	PRIMARY KEY (id),
 	UNIQUE (team, name),
 	FOREIGN KEY(team) REFERENCES teams (id)
@@ -105,7 +105,7 @@ CREATE TABLE users (
 	scopes TEXT NOT NULL,
 	disabled BOOLEAN NOT NULL,
 	created_s DOUBLE NOT NULL,
-	version INTEGER NOT NULL,
+	version INTEGER NOT NULL, terms TEXT DEFAULT '{}' NOT NULL,
 	PRIMARY KEY (id),
 	UNIQUE (org, name),
 	FOREIGN KEY(org) REFERENCES orgs (id)
@@ -127,7 +127,7 @@ CREATE TABLE keys (
 	tags TEXT NOT NULL,
 	disabled BOOLEAN NOT NULL,
 	created_s DOUBLE NOT NULL,
-	version INTEGER NOT NULL,
+	version INTEGER NOT NULL, terms TEXT DEFAULT '{}' NOT NULL,
 	PRIMARY KEY (id),
 	UNIQUE (public_id),
 	FOREIGN KEY(project) REFERENCES projects (id)
@@ -272,4 +272,4 @@ CREATE TABLE comparisons (
 CREATE INDEX ix_comparisons_rollout ON comparisons (rollout, seq);
 CREATE INDEX ix_comparisons_at_s ON comparisons (at_s);
 INSERT INTO head VALUES (1, 0, '');
-INSERT INTO alembic_version VALUES ('0003');
+INSERT INTO alembic_version VALUES ('0004');

@@ -28,6 +28,10 @@ def _id() -> Column[str]:
     return Column("id", String(_ID), primary_key=True)
 
 
+def _terms() -> Column[str]:
+    return Column("terms", Text, nullable=False, server_default="{}")  # JSON: what is said of `governance.Terms`
+
+
 def _stamps() -> tuple[Column[bool], Column[float], Column[int]]:
     return (
         Column("disabled", Boolean, nullable=False),
@@ -36,7 +40,7 @@ def _stamps() -> tuple[Column[bool], Column[float], Column[int]]:
     )
 
 
-orgs = Table("orgs", metadata, _id(), Column("name", Text, nullable=False, unique=True), *_stamps())
+orgs = Table("orgs", metadata, _id(), Column("name", Text, nullable=False, unique=True), *_stamps(), _terms())
 
 teams = Table(
     "teams",
@@ -46,6 +50,7 @@ teams = Table(
     Column("name", Text, nullable=False),
     Column("models", Text),  # JSON list of patterns; null: all
     *_stamps(),
+    _terms(),
     UniqueConstraint("org", "name"),
 )
 
@@ -56,6 +61,7 @@ projects = Table(
     Column("team", String(_ID), ForeignKey("teams.id"), nullable=False),
     Column("name", Text, nullable=False),
     *_stamps(),
+    _terms(),
     UniqueConstraint("team", "name"),
 )
 
@@ -69,6 +75,7 @@ users = Table(
     Column("subject", Text, nullable=False),
     Column("scopes", Text, nullable=False),  # JSON list
     *_stamps(),
+    _terms(),
     UniqueConstraint("org", "name"),
     Index("ix_users_subject", "subject"),
 )
@@ -90,6 +97,7 @@ keys = Table(
     Column("rotated_from", String(_ID), nullable=False),
     Column("tags", Text, nullable=False),  # JSON object of texts
     *_stamps(),
+    _terms(),
     Index("ix_keys_project", "project"),
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+LIMIT_S = 60.0  # for anything to happen
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
 
 # A process of its own opens the terminal: its child gets it as the controlling one, so that Ctrl-C is a signal.
@@ -36,7 +37,9 @@ class Screen:
 
     def press(self, keys: str) -> None:
         """Once the program waits: a Ctrl-C between its prompt and its wait is only seen with the next key."""
+        deadline = time.monotonic() + LIMIT_S
         while not self._waits():
+            assert time.monotonic() < deadline, f"it never waits for a key; shown: {self.shown[self._read :]!r}"
             time.sleep(0.001)
         assert self._process.stdin
         self._process.stdin.write(keys.encode())
@@ -45,7 +48,7 @@ class Screen:
     def enter(self, line: str) -> None:
         self.press(line + "\r")
 
-    def wait_for(self, text: str, limit_s: float = 60.0) -> str:
+    def wait_for(self, text: str, limit_s: float = LIMIT_S) -> str:
         """What was shown since the last wait, up to and with `text`."""
         deadline = time.monotonic() + limit_s
         while (found := self.shown.find(text, self._read)) < 0:
@@ -65,5 +68,5 @@ class Screen:
         (program,) = (parent / f"task/{parent.name}/children").read_text().split()
         return Path(f"/proc/{program}/stat").read_text().rpartition(") ")[2].startswith("S")
 
-    def exit_code(self, limit_s: float = 60.0) -> int:
+    def exit_code(self, limit_s: float = LIMIT_S) -> int:
         return self._process.wait(limit_s)

@@ -15,7 +15,7 @@ import pytest
 
 from drivetrain.engines._http import Answer, Upstream
 from drivetrain.engines._http.upstream import reason_of
-from drivetrain.errors import EngineFailed, EngineTimeout, EngineUnavailable
+from drivetrain.errors import ConnectTimeout, EngineFailed, EngineTimeout, EngineUnavailable
 from tests.fakes import FakeUpstream, Raw, Stream, Whole
 from tests.fakes.pair import pair, post
 
@@ -161,9 +161,10 @@ async def test_a_missing_socket_is_unavailable(tmp_path: Path) -> None:
 async def test_a_request_may_have_less_time_to_connect_than_others() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         upstream = Upstream(f"https://127.0.0.1:{mute.getsockname()[1]}", label="engine 'e'", connect_timeout_s=60)
-        with pytest.raises(EngineUnavailable, match=r"did not accept a connection within 0\.05 s"):
+        with pytest.raises(ConnectTimeout, match=r"did not accept a connection within 0\.05 s") as late:
             async with upstream.post("/", b"", connect_s=0.05):
                 pass
+        assert (late.value.within_s, late.value.code) == (0.05, "engine_unavailable")
         await upstream.aclose()
 
 

@@ -170,7 +170,7 @@ async def test_embeddings_come_one_per_input() -> None:
 async def test_health_tells_version_and_load() -> None:
     async with FakeUpstream() as upstream:
         engine = open_engine(upstream.url)
-        assert await engine.health() == Health(live=True, ready=True, message=f"version {VERSION}, 1 models loaded")
+        assert await engine.health() == Health(live=True, ready=True, message=f"version {VERSION}, models loaded: 1")
         upstream.script("/api/version", Whole(body=b"<html>"))
         assert (await engine.health()).message.startswith("it is no Ollama server")
         upstream.script("/api/version", Whole(status=401, body={"error": "unauthorized"}))

@@ -28,7 +28,7 @@ from tests.fakes.engine import ANSWER, HELLO, ROLE, NoHost, ScriptedEngine, Step
 
 pytestmark = pytest.mark.anyio
 
-UP = Health(live=True, ready=True, message="version 1, 2 models loaded")
+UP = Health(live=True, ready=True, message="version 1, models loaded: 2")
 DOWN = Health(live=False, ready=False, message="connection refused")
 
 

@@ -26,7 +26,8 @@ def test_a_line_tells_who_did_what_to_what(admin: Administration) -> None:
     org = admin.create("org", {"name": "acme"}, actor="user ada@example.com", request_id="req_1")
     admin.update("org", "acme", 1, {"disabled": True}, actor="cli root")
     made, changed = admin.audit()
-    before = {"id": org.id, "name": "acme", "disabled": False, "created_s": clock.now_s, "version": 1}
+    before = {"id": org.id, "name": "acme", "disabled": False, "terms": {}, "created_s": clock.now_s,
+              "version": 1}  # fmt: skip
     assert made == Change(
         revision=1,
         at_s=clock.now_s,

@@ -13,12 +13,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine
 
 from drivetrain.errors import Internal
-from drivetrain.governance import Attempt, Rule
+from drivetrain.governance import Attempt, Key, Rule, Team, Terms
 from drivetrain.store import AttemptQuery, Store, migrate, migrations, sqlite
+from drivetrain.store.directory import Directory
 from drivetrain.store.migrations import NEWEST
 from drivetrain.store.rollouts import Rollouts
 from drivetrain.store.tables import attempts, metadata
 from tests.services import PostgresServer
+from tests.unit.store.administrators import PEPPER, administration
 from tests.unit.store.attempts import attempt, kept
 from tests.unit.store.plans import begun
 
@@ -46,6 +48,14 @@ NEW = [
             engine="e2", engine_model="m2", why="x", prompt_tokens=5, cached_tokens=1, completion_tokens=7,
             reasoning_tokens=2, usage_estimated=True, first_token_s=0.25, total_s=1.5, cost_micro_usd=40),
 ]  # fmt: skip
+THIRD = (
+    "INSERT INTO orgs VALUES ('o', 'acme', false, 1.0, 1)",
+    "INSERT INTO teams VALUES ('t', 'o', 'search', NULL, false, 1.0, 1)",
+    "INSERT INTO projects VALUES ('p', 't', 'web', false, 1.0, 1)",
+    "INSERT INTO users VALUES ('u', 'o', 'Ada', '', '', '[]', false, 1.0, 1)",
+    "INSERT INTO keys VALUES ('k', '123456789012', 'h', 'q', 'ci', 'p', 'u', '[\"inference\"]', '[\"chat\"]', 'bulk',"
+    " NULL, '', '{\"env\": \"ci\"}', false, 1.0, 3)",
+)
 SECOND = (attempt(5), attempt(6, outcome="error", status=502))
 
 
@@ -83,7 +93,7 @@ def test_the_schema_file_is_what_the_migrations_make(tmp_path: Path) -> None:
 
 
 def test_the_newest_step_is_the_schema_that_is_asked_for() -> None:
-    assert migrate.revisions() == [NEWEST, "0002", "0001"]
+    assert migrate.revisions() == [NEWEST, "0003", "0002", "0001"]
 
 
 def test_the_tables_are_what_the_migrations_make(empty_url: str) -> None:
@@ -96,7 +106,7 @@ def test_the_tables_are_what_the_migrations_make(empty_url: str) -> None:
 
 def test_there_is_no_way_back_from_the_newest_schema(tmp_path: Path) -> None:
     script = ScriptDirectory(str(Path(migrations.__file__).parent)).get_revision(NEWEST)
-    with pytest.raises(Internal, match="cannot go back to schema 0002; put a copy of the database in its place"):
+    with pytest.raises(Internal, match="cannot go back to schema 0003; put a copy of the database in its place"):
         script.module.downgrade()
 
 
@@ -139,6 +149,32 @@ async def test_a_filled_database_of_the_second_schema_keeps_its_rows_and_takes_r
     assert [arm.requests for arm in Rollouts(store).report(one).arms.arms] == [0, 1]
     with store.reading() as connection:
         assert connection.exec_driver_sql("SELECT name FROM orgs").scalars().all() == ["acme"]
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    store.close()
+
+
+async def test_a_filled_database_of_the_third_schema_keeps_its_keys_and_takes_terms(
+    empty_url: str, tmp_path: Path
+) -> None:
+    with engine(empty_url) as made, made.begin() as connection:
+        migrate.upgrade(connection, "old", to="0003")
+        for statement in THIRD:
+            connection.exec_driver_sql(statement)
+    store = Store.open(empty_url, tmp_path)
+    admin = administration(store)
+    key = admin.get("key", "ci")
+    assert isinstance(key, Key)
+    assert (key.id, key.terms, key.version, key.tags) == ("k", Terms(), 3, {"env": "ci"})
+    assert admin.get("team", "search") == Team(id="t", org="o", name="search", created_s=1.0)
+    record = await Directory(store, PEPPER).find("123456789012")
+    assert record is not None
+    assert (record.principal.models, record.principal.terms) == (("chat",), ())
+    admin.update("key", "k", 3, {"terms": {"queue_size": 0}}, actor="cli root")
+    admin.update("org", "o", 1, {"terms": {"idle_s": 2}}, actor="cli root")
+    record = await Directory(store, PEPPER).find("123456789012")
+    assert record is not None
+    assert [said.owner for said in record.principal.terms] == ["key 'ci'", "org 'acme'"]
+    with store.reading() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     store.close()
 

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from drivetrain.engines._http.connection import Connection
 from drivetrain.engines._http.origin import common_head, parse_origin, request_head
-from drivetrain.errors import EngineError, EngineFailed, EngineUnavailable
+from drivetrain.errors import ConnectTimeout, EngineError, EngineFailed, EngineUnavailable
 
 MAX_IDLE = 256  # connections kept per origin
 MAX_HINTED_IDLE_S = 60.0  # however long the peer says that it keeps a connection
@@ -215,8 +215,9 @@ class Upstream:
                 else:
                     _, connection = await loop.create_connection(self._connection, origin.host, origin.port)
         except TimeoutError as error:
-            message = f"{self.label} did not accept a connection within {limit_s:g} s"
-            raise EngineUnavailable(message) from error
+            late = ConnectTimeout(f"{self.label} did not accept a connection within {limit_s:g} s")
+            late.within_s = limit_s
+            raise late from error
         except OSError as error:
             raise EngineUnavailable(f"{self.label} cannot be reached: {reason_of(error)}") from error
         if self._closed is not None:

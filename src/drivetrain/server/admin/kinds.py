@@ -1,6 +1,7 @@
 """What the admin API speaks of: for each kind its path, what may be sent, what is told, what a list can be narrowed to.
 
-Bodies name the members of `governance`; what is left out keeps its default, or its value.
+Bodies name the members of `governance`; what is left out keeps its default, or its value. `terms` are given whole: what
+they do not name is not laid down any more.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,21 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from drivetrain.governance import Budget, Key, Limit, OnLoss, Org, Price, Priority, Project, Scope, Subject, Team, User
+from drivetrain.governance import (
+    Budget,
+    Key,
+    Limit,
+    OnLoss,
+    Org,
+    Price,
+    Priority,
+    Project,
+    Scope,
+    Subject,
+    Team,
+    Terms,
+    User,
+)
 from drivetrain.types import Value
 
 Kind = Literal["org", "team", "project", "user", "key", "limit", "budget", "price"]
@@ -32,33 +47,39 @@ class Change(Body, frozen=True):
 
 class NewOrg(Body, frozen=True):
     name: str
+    terms: Terms | UnsetType = UNSET
 
 
 class OrgChange(Change, frozen=True):
     name: str | UnsetType = UNSET
     disabled: bool | UnsetType = UNSET
+    terms: Terms | UnsetType = UNSET
 
 
 class NewTeam(Body, frozen=True):
     name: str
     org: str | UnsetType = UNSET  # id; left out: one's own
     models: tuple[str, ...] | UnsetType | None = UNSET
+    terms: Terms | UnsetType = UNSET
 
 
 class TeamChange(Change, frozen=True):
     name: str | UnsetType = UNSET
     models: tuple[str, ...] | UnsetType | None = UNSET
     disabled: bool | UnsetType = UNSET
+    terms: Terms | UnsetType = UNSET
 
 
 class NewProject(Body, frozen=True):
     name: str
     team: str  # id
+    terms: Terms | UnsetType = UNSET
 
 
 class ProjectChange(Change, frozen=True):
     name: str | UnsetType = UNSET
     disabled: bool | UnsetType = UNSET
+    terms: Terms | UnsetType = UNSET
 
 
 class NewUser(Body, frozen=True):
@@ -67,6 +88,7 @@ class NewUser(Body, frozen=True):
     email: str | UnsetType = UNSET
     subject: str | UnsetType = UNSET
     scopes: tuple[Scope, ...] | UnsetType = UNSET
+    terms: Terms | UnsetType = UNSET
 
 
 class UserChange(Change, frozen=True):
@@ -75,6 +97,7 @@ class UserChange(Change, frozen=True):
     subject: str | UnsetType = UNSET
     scopes: tuple[Scope, ...] | UnsetType = UNSET
     disabled: bool | UnsetType = UNSET
+    terms: Terms | UnsetType = UNSET
 
 
 class NewKey(Body, frozen=True):
@@ -86,6 +109,7 @@ class NewKey(Body, frozen=True):
     priority: Priority | UnsetType = UNSET
     expires_s: float | UnsetType | None = UNSET
     tags: dict[str, str] | UnsetType = UNSET
+    terms: Terms | UnsetType = UNSET
 
 
 class KeyChange(Change, frozen=True):
@@ -96,6 +120,7 @@ class KeyChange(Change, frozen=True):
     expires_s: float | UnsetType | None = UNSET
     disabled: bool | UnsetType = UNSET
     tags: dict[str, str] | UnsetType = UNSET
+    terms: Terms | UnsetType = UNSET
 
 
 class Rotation(Change, frozen=True):

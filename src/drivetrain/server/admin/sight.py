@@ -1,7 +1,7 @@
 """How far an administrator sees: everything from the default organisation, its own organisation from any other.
 
 What is out of sight is answered as if it were not there. Nobody hands out what they do not have: scopes that the
-administrator's own key lacks, and bounds that were set on the organisation from outside it.
+administrator's own key lacks, bounds that were set on the organisation from outside it, answers that are not billed.
 """
 
 import re
@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from drivetrain.errors import Forbidden, NotFound
-from drivetrain.governance import Budget, Key, Limit, Org, Price, Principal, Project, Team, User
+from drivetrain.governance import Budget, Key, Limit, Org, Price, Principal, Project, Team, Terms, User
 from drivetrain.server.admin.kinds import Entity, Kind
 
 ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.ASCII)
@@ -110,6 +110,7 @@ class Sight:
         self._check_grant(fields.get("scopes", ()))
         if self.everywhere:
             return fields
+        self._check_terms(fields.get("terms"), Terms())
         if kind in ("org", "price") or fields.get("subject") == "org":
             raise self._forbidden(f"make a {kind} there" if kind == "org" else f"make such a {kind}")
         if kind in ("team", "user"):
@@ -133,6 +134,17 @@ class Sight:
             return
         if isinstance(entity, Org | Price) or (isinstance(entity, Limit | Budget) and entity.subject == "org"):
             raise self._forbidden("change this")
+        if not isinstance(entity, Limit | Budget | Price):
+            self._check_terms(fields.get("terms"), entity.terms)
+
+    def _check_terms(self, terms: Terms | None, before: Terms) -> None:
+        """Whoever pays by what was answered must not choose to pay nothing for it."""
+        if terms is not None and terms.on_disconnect == "free" != before.on_disconnect:
+            raise Forbidden(
+                f"an administrator of organisation {self._who.org!r} may not set on_disconnect 'free', by which answers"
+                f" are not billed whose caller left: ask one of {DEFAULT!r}",
+                param="terms",
+            )
 
     def check_secret(self, key: Key) -> None:
         """Raises `Forbidden` for a key that can do more than its new secret's reader may."""

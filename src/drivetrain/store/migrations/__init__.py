@@ -1,3 +1,3 @@
 """Alembic's steps from any earlier schema to the newest. `schema.sql` is their result, generated and tested."""
 
-NEWEST = "0003"
+NEWEST = "0004"
