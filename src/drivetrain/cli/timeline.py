@@ -31,7 +31,8 @@ def _words(step: Step) -> str:
             arm = f", {facts['rollout']}" if "rollout" in facts else ""
             prompt = f", prompt {facts['prompt_version']}" if "prompt_version" in facts else ""
             why = f": {facts['why']}" if "why" in facts else ""
-            return f"{facts['engine']}{place}, model {facts['engine_model']}{arm}{prompt}{why}"
+            version = f" ({facts['model_version']})" if "model_version" in facts else ""
+            return f"{facts['engine']}{place}, model {facts['engine_model']}{version}{arm}{prompt}{why}"
         case "settled":
             return dollars(facts["cost_micro_usd"])
         case _:

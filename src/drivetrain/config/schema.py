@@ -87,6 +87,7 @@ class Engine(Section, frozen=True):
 class Target(Section, frozen=True):
     engine: str  # name of an engine
     model: str  # the engine's own name of the model
+    version: str = ""  # of the model, for the ledger; empty: as its digest begins, where the engine tells one
     weight: Count = 1  # 0 takes it out of rotation
     tier: Count = 0  # a higher tier is used only if every lower one fails
 

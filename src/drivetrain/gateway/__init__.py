@@ -109,10 +109,16 @@ class Gateway:
         self._hedges = Hedges(self._attempts)
         self._policies = Policies()
         self._house = House(
-            self._admission, record, prices, self.retries, lambda name: pool.members.get(name), self._policies
+            admission=self._admission,
+            record=record,
+            prices=prices,
+            retries=self.retries,
+            member=lambda name: pool.members.get(name),
+            policies=self._policies,
+            version=self._chooser.version,
         )
         self.shadows = Shadows(self._arms, self._route, self._attempts, self._house, record, self._best)
-        self._owners = Owners(Answers(), self.shadows, self._attempts.version)
+        self._owners = Owners(Answers(), self.shadows, self._chooser.version)
         self.configure(config)
 
     def configure(self, config: Config) -> Sequence[Member]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from drivetrain.config.schema import Target
 from drivetrain.errors import (
     ConnectTimeout,
     EngineError,
@@ -15,7 +14,6 @@ from drivetrain.errors import (
     EngineOverloaded,
     EngineTimeout,
     EngineUnavailable,
-    ModelNotFound,
 )
 from drivetrain.gateway.account import Account
 from drivetrain.gateway.arms import rendered
@@ -148,18 +146,6 @@ class Attempts:
         return prepare(
             request, model=candidate.model, spec=spec, layers=layers, native=native, changes=changes, system=system
         )
-
-    def version(self, target: Target) -> str:
-        """Which version of its model stands behind a target, as far as anybody tells; "": nobody does."""
-        member = self._pool.members.get(target.engine)
-        if member is None:
-            return ""
-        if not member.embedded:
-            return next((model.digest for model in member.models if model.id == target.model), "")
-        try:
-            return self._library.lookup(target.model).model.digest
-        except ModelNotFound:
-            return ""
 
     def spec_behind(self, engine: str, model: str) -> ModelSpec | None:
         """A route may point at a model of the library: its own parameters and system prompt hold there too."""

@@ -20,7 +20,7 @@ from drivetrain.gateway.meter import Call
 from drivetrain.gateway.pool import Member, Pool
 from drivetrain.policies import demand, prices
 from drivetrain.policies.prices import Table
-from drivetrain.router import ORDINARY, USUAL, Decision, Facts, Heat, Roster, Terms, Traits, Work, work_of
+from drivetrain.router import ORDINARY, USUAL, Candidate, Decision, Facts, Heat, Roster, Terms, Traits, Work, work_of
 from drivetrain.types import EmbedRequest, Image, Model, Request, Usage
 
 UNWANTED = Routing()
@@ -28,6 +28,7 @@ ANY_CONTEXT = 2048  # tokens that every model has room for
 HURRY_S = 30.0  # for a request with less time, engines are looked at for whether they are fast enough
 MOST = 512  # lists of targets, and models of engines, that are remembered
 MANY = 8  # engines whose work is looked at for each request
+DIGITS = 12  # of a digest, that tell a model's version
 NOT_HERE = -1  # work of an engine that is not to be asked
 _place: Callable[[Target], tuple[Any, ...]] = attrgetter("engine", "model", "weight", "tier")
 
@@ -141,7 +142,11 @@ class Chooser:
         member = self._pool.members.get(target.engine)
         return (member.config.region or "") if member is not None else ""
 
-    def traits(self, target: Target) -> Traits:
+    def version(self, target: Target | Candidate) -> str:
+        """Of the model behind a target, as the configuration or its engine tells; "": nobody does."""
+        return target.version or self.traits(target).version
+
+    def traits(self, target: Target | Candidate) -> Traits:
         """Of an engine's model, as its last probe listed it."""
         member = self._pool.members.get(target.engine)
         if member is None:
@@ -165,7 +170,12 @@ class Chooser:
         region = member.config.region or ""
         if model is None:
             return Traits(region=region)
-        return Traits(capabilities=model.capabilities, context=model.context_length, region=region)
+        return Traits(
+            capabilities=model.capabilities,
+            context=model.context_length,
+            region=region,
+            version=model.digest.removeprefix("sha256:")[:DIGITS],
+        )
 
 
 class _Kept:

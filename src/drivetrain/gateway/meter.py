@@ -77,6 +77,7 @@ class Place(NamedTuple):
     region: str = ""
     rollout: str = ""
     prompt: str = ""
+    version: str = ""  # of the model
 
 
 NOWHERE = Place()
@@ -224,6 +225,7 @@ class Meter:
             team_id=who.team,
             org_id=who.org,
             region=place.region,
+            model_version=place.version,
             prompt_version=place.prompt,
             cache_write_tokens=usage.cache_write,
             price_id=self.price.id if self.price is not None and not self.free else "",

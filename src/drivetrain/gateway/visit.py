@@ -58,6 +58,7 @@ class House(NamedTuple):
     retries: Retries
     member: Members
     policies: Policies
+    version: Callable[[Candidate], str]  # of the model behind it
 
 
 class Visit:
@@ -309,7 +310,7 @@ class Visit:
             outcome=outcome,
             status=status,
             why=why,
-            place=Place(region, entry.rollout, entry.prompt.reference if entry.prompt is not None else ""),
+            place=Place(region, entry.rollout, entry.prompt_version, self._house.version(meter.candidate)),
             ticket=ticket,
         )
         self._elsewhere_s += row.total_s

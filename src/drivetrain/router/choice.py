@@ -37,6 +37,7 @@ class Candidate(Value, frozen=True, kw_only=True):
     engine: str
     model: str  # the engine's own name of it
     why: str  # for the record of decisions
+    version: str = ""  # of the model, if the configuration names it
 
 
 class Decision:
@@ -180,4 +181,4 @@ def _after_a_look(
 
 
 def _candidate(target: Target, reason: str) -> Candidate:
-    return Candidate(engine=target.engine, model=target.model, why=reason)
+    return Candidate(engine=target.engine, model=target.model, why=reason, version=target.version)

@@ -31,6 +31,7 @@ class Traits(Value, frozen=True, kw_only=True):
     capabilities: frozenset[Capability] = frozenset()  # none: they are not known
     context: int | None = None  # tokens of prompt and answer together; None: not known
     region: str = ""
+    version: str = ""  # of the model: how its digest begins
 
 
 class Facts(Value, frozen=True, kw_only=True):

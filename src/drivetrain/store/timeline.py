@@ -128,6 +128,7 @@ def _tried(row: Attempt, at_s: float) -> Iterator[Step]:
         where = {
             "engine": row.engine,
             "engine_model": row.engine_model,
+            "model_version": row.model_version,
             "region": row.region,
             "rollout": row.rollout,
             "prompt_version": row.prompt_version,

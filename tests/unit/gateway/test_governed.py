@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from drivetrain.config.schema import Budget, Limits, Policy, Timeouts
+from drivetrain.config.schema import Budget, Limits, Policy, Route, Target, Timeouts
 from drivetrain.errors import BadRequest, BudgetExceeded, EngineFailed, EngineUnavailable, Forbidden, RateLimited
 from drivetrain.gateway import Call, Gateway, Receipt
 from drivetrain.governance import Price, Principal, Rule
@@ -322,6 +322,21 @@ async def test_nobody_gets_a_limit_of_his_own_by_another_spelling(limit: str | N
     with pytest.raises(RateLimited):
         await collect(gateway, call(who), ask(model="PHI:latest"))
     assert notebook.attempts[0].model == "phi:latest"
+
+
+@pytest.mark.parametrize(
+    ("version", "digest", "told"),
+    [("", "", ""), ("", "sha256:" + "0123456789ab" * 5 + "cdef", "0123456789ab"), ("v2", "ab" * 32, "v2")],
+)
+async def test_a_row_tells_the_version_of_the_model_as_configured_or_as_its_digest_begins(
+    version: str, digest: str, told: str
+) -> None:
+    engine = ScriptedEngine("a")
+    route = Route(targets=(Target(engine="a", model="phi:latest", version=version),))
+    gateway, notebook = gateway_over(engine, route=route)
+    gateway.pool.members["a"].models = (Model(id="phi:latest", digest=digest),)
+    await collect(gateway)
+    assert [row.model_version for row in notebook.attempts] == [told]
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------

@@ -55,8 +55,10 @@ def test_a_shadow_is_told_and_is_neither_how_the_request_ended_nor_what_it_cost(
 
 
 def test_which_side_of_a_rollout_answered_with_which_prompt_is_told() -> None:
-    (tried,) = [step for step in steps([attempt(rollout="R1:new", prompt_version="greet@2")]) if step.name == "attempt"]
-    assert (tried.facts["rollout"], tried.facts["prompt_version"]) == ("R1:new", "greet@2")
+    row = attempt(rollout="R1:new", prompt_version="greet@2", model_version="v3")
+    (tried,) = [step for step in steps([row]) if step.name == "attempt"]
+    found = [tried.facts[name] for name in ("rollout", "prompt_version", "model_version")]
+    assert found == ["R1:new", "greet@2", "v3"]
 
 
 def test_of_a_request_that_only_a_shadow_is_left_of_this_is_told() -> None:
