@@ -193,8 +193,7 @@ class Meter:
         ticket: Entrance | None = None,
     ) -> Attempt:
         """`model`: the public name under whose policy it was made; a fallback's is not the one that was asked for."""
-        usage = self.usage(request)
-        cost = self.cost(usage)
+        cost = self.cost(usage := self.usage(request))
         who, trace, received_s = call.who, call.trace, call.received_s
         queued_s, admitted_s = (ticket.queued_s, ticket.admitted_s - received_s) if ticket else (0.0, 0.0)
         return Attempt(
