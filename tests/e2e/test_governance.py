@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,6 @@ from tests.unit.quota.wirecut import way_to
 
 pytestmark = pytest.mark.anyio
 SLOW = pytest.mark.slow  # the same rule by another way
-
-
-@pytest.fixture
-async def mock() -> AsyncGenerator[FakeUpstream, None]:
-    async with FakeUpstream() as upstream:
-        yield upstream
-
-
-@pytest.fixture(params=["sqlite", "postgres and redis"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "sqlite":
-        return Place(tmp_path, f"sqlite:///{tmp_path}/shared.db", None)
-    return Place(tmp_path, new_database(request), new_redis(request))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,6 @@ def config(mock: str, retention_s: float) -> str:
             "policies": {"kept": {"bodies": bodies}},
         }
     )
-
-
-@pytest.fixture
-async def mock() -> AsyncGenerator[FakeUpstream, None]:
-    async with FakeUpstream() as upstream:
-        yield upstream
 
 
 async def said(server: Server, model: str, text: str) -> str:

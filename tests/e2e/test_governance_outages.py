@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,6 @@ SLOW = pytest.mark.slow
 AWAY_S = 300.0
 CALLERS = 12
 PAUSE_S = 0.05  # of each caller after an answer: some 150 requests a second in all
-
-
-@pytest.fixture
-async def mock() -> AsyncGenerator[FakeUpstream, None]:
-    async with FakeUpstream() as upstream:
-        yield upstream
 
 
 def config(store: str, mock: str, auth: str) -> str:

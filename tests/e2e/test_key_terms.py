@@ -1,8 +1,6 @@
 """Keys and teams that are stricter than the policy of a model, over servers that run, on both kinds of state."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -13,27 +11,12 @@ from tests.e2e.servers import Server
 from tests.fakes.manners import ANSWER, PROMPT_TOKENS, WORDS, openai_frames
 from tests.fakes.replies import Stream
 from tests.fakes.upstream import FakeUpstream
-from tests.services import new_database
-from tests.services_redis import new_redis
 
 pytestmark = pytest.mark.anyio
 FRAMES = openai_frames("chat.completion.chunk")
 SLOW = Stream(frames=FRAMES, delay_s=3.0)  # to begin
 TALKATIVE = Stream(frames=openai_frames("chat.completion.chunk", WORDS * 400), pause_s=0.01)
 OLLAMA = "/api/chat"
-
-
-@pytest.fixture
-async def mock() -> AsyncGenerator[FakeUpstream, None]:
-    async with FakeUpstream() as upstream:
-        yield upstream
-
-
-@pytest.fixture(params=["sqlite", "postgres and redis"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "sqlite":
-        return Place(tmp_path, f"sqlite:///{tmp_path}/shared.db", None)
-    return Place(tmp_path, new_database(request), new_redis(request))
 
 
 async def asked(server: Server, key: str, path: str = CHAT, **more: Any) -> httpx2.Response:
