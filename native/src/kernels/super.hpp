@@ -19,6 +19,10 @@ struct alignas(64) SuperTile {
 };
 
 ES_FN void prepare(const BlockQ8_K & from, uint32_t a, SuperTile & to) {
+    if (a % 2 == 0) {  // the neighbour may not come, yet its lanes are multiplied: denormals left there halve the speed
+        store(to.sums_32[a / 2], _mm256_setzero_si256());
+        _mm256_store_ps(to.ds[a / 2], _mm256_setzero_ps());
+    }
     ES_UNROLL
     for (int i = 0; i < 8; ++i) store(to.qs[a] + 32 * i, load(from.qs + 32 * i));
     const __m128i low = load_16(from.sums), high = load_16(from.sums + 16);
