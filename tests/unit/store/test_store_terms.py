@@ -66,19 +66,16 @@ async def test_terms_that_are_set_and_lifted_reach_every_replica(
         group.cancel_scope.cancel()
 
 
-def test_a_key_that_takes_anothers_place_has_its_terms_and_waits_with_it(
+async def test_a_key_that_takes_anothers_place_has_its_terms_and_waits_with_it(
     admin: Administration, store: Store, clock: Clock
 ) -> None:
     old, _ = new_key(admin, terms={"queue_size": 1})
     new, _ = admin.rotate_key("ci", grace_s=60, actor=BY)
     assert new.terms == Terms(queue_size=1)
 
-    async def both() -> None:
-        directory = Directory(store, PEPPER, clock)
-        (one,), (other,) = await said(directory, old.public_id), await said(directory, new.public_id)
-        assert one == other == Said(id=f"key:{old.id}", owner="key 'ci'", terms=Terms(queue_size=1))
-
-    anyio.run(both)
+    directory = Directory(store, PEPPER, clock)
+    (one,), (other,) = await said(directory, old.public_id), await said(directory, new.public_id)
+    assert one == other == Said(id=f"key:{old.id}", owner="key 'ci'", terms=Terms(queue_size=1))
 
 
 def test_of_two_who_have_read_the_same_version_one_is_told_so(admin: Administration) -> None:
