@@ -17,7 +17,7 @@ from sim.traffic import Asked
 
 from drivetrain import router
 from drivetrain.config.schema import Routing, Target
-from drivetrain.gateway.choose import MANY
+from drivetrain.gateway.choose import ANY_CONTEXT, MANY
 from drivetrain.policies import prices
 from drivetrain.router import USUAL, Facts, Heat, Roster, Standing, Terms, Traits, Work
 from drivetrain.types import Usage
@@ -133,7 +133,7 @@ class Ours:
 
     def _decide(self, asked: Asked) -> router.Decision:
         facts = self._facts(asked)
-        plain = not facts.region and not router.demanding(facts) and self._routing == Routing()
+        plain = not facts.region and facts.prompt_tokens + facts.limit <= ANY_CONTEXT and self._routing == Routing()
         terms = None if plain else self._terms(facts)
         return router.candidates(self._targets, self._standing, self._draw, facts, terms)
 

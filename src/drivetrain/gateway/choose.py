@@ -24,6 +24,8 @@ from drivetrain.router import ORDINARY, USUAL, Candidate, Decision, Facts, Heat,
 from drivetrain.types import EmbedRequest, Image, Model, Request, Usage
 
 UNWANTED = Routing()
+ANY_CONTEXT = 2048  # tokens that every model has room for
+HURRY_S = 30.0  # for a request with less time, engines are looked at for whether they are fast enough
 MOST = 512  # lists of targets, and models of engines, that are remembered
 MANY = 8  # engines whose work is looked at for each request
 DIGITS = 12  # of a digest, that tell a model's version
@@ -253,7 +255,13 @@ def facts_of(request: Request | EmbedRequest, call: Call, region: str, *, shared
 
 def special(facts: Facts) -> bool:
     """Whether not every engine may be able to answer, or not every one is as near."""
-    return bool(facts.region) or router.demanding(facts)
+    return (
+        facts.tools
+        or facts.images
+        or facts.prompt_tokens + facts.limit > ANY_CONTEXT
+        or bool(facts.region)
+        or (facts.deadline_s is not None and facts.deadline_s < HURRY_S)
+    )
 
 
 def _sees(request: Request) -> bool:

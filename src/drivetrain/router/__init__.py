@@ -3,7 +3,6 @@
 from drivetrain.router.breaker import Breaker
 from drivetrain.router.choice import Candidate, Decision, candidates
 from drivetrain.router.estimates import Speed, Speedometer
-from drivetrain.router.fit import ANY_CONTEXT, demanding
 from drivetrain.router.hat import Standings
 from drivetrain.router.heat import Heat
 from drivetrain.router.record import Considered
@@ -13,7 +12,6 @@ from drivetrain.router.terms import Terms, Work, work_of
 from drivetrain.router.wish import Wish, wish
 
 __all__ = [
-    "ANY_CONTEXT",
     "ORDINARY",
     "UNKNOWN",
     "USUAL",
@@ -34,7 +32,6 @@ __all__ = [
     "Wish",
     "Work",
     "candidates",
-    "demanding",
     "wish",
     "work_of",
 ]

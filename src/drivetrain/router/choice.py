@@ -18,7 +18,7 @@ from operator import attrgetter
 from drivetrain.config.schema import Target
 from drivetrain.router import goals, sticky
 from drivetrain.router.field import Seen
-from drivetrain.router.fit import demanding, lacks
+from drivetrain.router.fit import lacks
 from drivetrain.router.hat import Draw, Hat, Reasoned, Standings, sooner
 from drivetrain.router.record import Considered, Field
 from drivetrain.router.roster import Group
@@ -138,7 +138,7 @@ def _of_group(group: Group, standings: Standings, draw: Draw, facts: Facts, term
     def fit(seen: Seen) -> bool:
         return not lacks(seen, facts, terms.traits(seen[0]))
 
-    hat = Hat(group.targets, standings, draw, facts, bounds=group.bounds, fit=fit if demanding(facts) else None)
+    hat = Hat(group.targets, standings, draw, facts, bounds=group.bounds, fit=fit)
     if wish.goal != "balanced":
         some = hat.some(FEW if len(group.targets) <= FEW else DRAWS)
         return goals.chosen(some, facts, terms, draw) if some else None

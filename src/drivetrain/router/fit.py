@@ -6,19 +6,6 @@ Whoever lacks something is asked last: what engines tell of their models may be 
 from drivetrain.router.field import Seen, expected_s
 from drivetrain.router.standing import Facts, Traits
 
-ANY_CONTEXT = 2048  # tokens that every model has room for
-HURRY_S = 30.0  # for a request with less time, engines are looked at for whether they are fast enough
-
-
-def demanding(facts: Facts) -> bool:
-    """Whether not every engine may be able to answer; where none is demanding, none is looked at for it."""
-    return (
-        facts.tools
-        or facts.images
-        or facts.prompt_tokens + facts.limit > ANY_CONTEXT
-        or (facts.deadline_s is not None and facts.deadline_s < HURRY_S)
-    )
-
 
 def lacks(seen: Seen, facts: Facts, traits: Traits) -> str:
     """In words; "" for nothing."""

@@ -14,7 +14,7 @@ from itertools import islice
 from math import ceil
 
 from drivetrain.router.field import Seen, load
-from drivetrain.router.fit import demanding, lacks
+from drivetrain.router.fit import lacks
 from drivetrain.router.hat import Draw, Standings, sooner
 from drivetrain.router.ring import jump
 from drivetrain.router.roster import Group
@@ -31,7 +31,6 @@ FAR = 16  # engines that are looked at; where they all have enough in hand, the 
 def kept(group: Group, standings: Standings, draw: Draw, facts: Facts, terms: Terms) -> tuple[Seen, str] | None:
     """Who is to go first, and why. None: nobody is worth it."""
     found: Seen | None = None
-    picky = demanding(facts)
     looks, more = 0, ""
     most = _most(group, terms)
     for place in islice(order(group, facts, terms), FAR):
@@ -43,7 +42,7 @@ def kept(group: Group, standings: Standings, draw: Draw, facts: Facts, terms: Te
         if standing.outstanding + 1 > most * target.weight and standing.state == "closed":
             more = ", spilled over"
             continue
-        if picky and lacks(seen, facts, terms.traits(target)):
+        if lacks(seen, facts, terms.traits(target)):
             continue
         if found is None:
             found = seen

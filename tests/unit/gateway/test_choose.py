@@ -13,10 +13,10 @@ import pytest
 
 from drivetrain.config.schema import Config, Engine, Policy, Route, Routing, RoutingRule, Server, Target, When
 from drivetrain.gateway import Call, Gateway
-from drivetrain.gateway.choose import facts_of, special
+from drivetrain.gateway.choose import ANY_CONTEXT, facts_of, special
 from drivetrain.gateway.fingerprints import of_prefix, of_session
 from drivetrain.governance import Price
-from drivetrain.router import ANY_CONTEXT, Facts
+from drivetrain.router import Facts
 from drivetrain.types import (
     Completion,
     EmbedRequest,

@@ -8,7 +8,6 @@ from statistics import fmean
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from drivetrain.config.schema import Target
 from drivetrain.router import (
@@ -43,7 +42,6 @@ class Pool:
         self.roster = Roster(self.targets, lambda target: self.traits.get(target.engine, ORDINARY).region)
         self.heat = Heat()
         self.random = Random(1)
-        self.asked = Facts()  # of what is asked, whatever its key
 
     def work(self, targets: Sequence[Target]) -> Work:
         found = [self.known[target.engine] for target in targets]
@@ -60,7 +58,7 @@ class Pool:
         )
 
     def decide(self, key: int, shared: int | None = None, *, share: float = 0.0) -> Decision:
-        facts = replace(self.asked, own=key, shared=key if shared is None else shared)
+        facts = Facts(own=key, shared=key if shared is None else shared)
         return candidates(
             self.targets, lambda target: self.known[target.engine], self.random.random, facts, self.terms(share)
         )
@@ -244,9 +242,7 @@ def test_a_much_slower_home_is_left_and_a_somewhat_slower_one_is_not() -> None:
 def test_whoever_lacks_something_is_no_home() -> None:
     pool = Pool(*NAMES)
     key = pool.at("a")
-    pool.traits["a"] = Traits(context=8192)
-    assert pool.first(key) == "a"
-    pool.asked = Facts(prompt_tokens=8000, limit=193)
+    pool.traits["a"] = Traits(context=100)
     assert pool.first(key) != "a"
 
 
