@@ -145,9 +145,8 @@ def test_nothing_is_left_for_later() -> None:
     assert [str(path) for path in [*sources(SOURCE), *sources(TESTS)] if marks.search(path.read_text())] == []
 
 
-# Where nothing runs in between: a look at a disk or a process that repeats itself after a while, with a deadline.
+# Where nothing runs in between: a look at the disk that repeats itself after a while, watched with a deadline.
 WATCHERS = {
-    ("unit/cli/screen.py", "time.sleep"),
     ("unit/library/test_catalog.py", "time.sleep"),
 }
 

@@ -2,6 +2,7 @@
 takes its time, or leads nowhere."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 
@@ -10,7 +11,7 @@ import httpx2
 LOOK_S = 0.05
 
 
-class Passing:
+class Passing(ABC):
     """Takes TCP connections on loopback and passes on what comes on them. Whoever inherits says where to."""
 
     def __init__(self) -> None:
@@ -32,9 +33,9 @@ class Passing:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @abstractmethod
     async def _target(self) -> str:
         """The URL that the next connection leads to, once it can be said."""
-        raise NotImplementedError
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -27,7 +27,7 @@ UNWANTED = Routing()
 ANY_CONTEXT = 2048  # tokens that every model has room for
 HURRY_S = 30.0  # for a request with less time, engines are looked at for whether they are fast enough
 MOST = 512  # lists of targets, and models of engines, that are remembered
-MANY = 8  # engines whose work is looked at for each request
+MANY = 16  # engines whose work is looked at for each request
 DIGITS = 12  # of a digest, that tell a model's version
 NOT_HERE = -1  # work of an engine that is not to be asked
 _place: Callable[[Target], tuple[Any, ...]] = attrgetter("engine", "model", "weight", "tier")
@@ -144,7 +144,15 @@ class Chooser:
 
     def version(self, target: Target | Candidate) -> str:
         """Of the model behind a target, as the configuration or its engine tells; "": nobody does."""
-        return target.version or self.traits(target).version
+        if target.version:
+            return target.version
+        member = self._pool.members.get(target.engine)
+        if member is None or not member.embedded:
+            return self.traits(target).version
+        try:  # one in memory may be older; the next request gets the library's
+            return version_of(self._library.lookup(target.model).model)
+        except ModelNotFound:
+            return ""
 
     def traits(self, target: Target | Candidate) -> Traits:
         """Of an engine's model, as its last probe listed it."""
@@ -174,7 +182,7 @@ class Chooser:
             capabilities=model.capabilities,
             context=model.context_length,
             region=region,
-            version=model.digest.removeprefix("sha256:")[:DIGITS],
+            version=version_of(model),
         )
 
 
@@ -187,6 +195,10 @@ class _Kept:
         self.targets = targets
         self.work = work
         self.uses = uses
+
+
+def version_of(model: Model) -> str:
+    return model.digest.removeprefix("sha256:")[:DIGITS]
 
 
 def _work_of(member: Member | None) -> int:

@@ -155,7 +155,10 @@ class Line:
 
     def _left(self, turn: Turn) -> None:
         self.size -= 1
-        self._owners.subtract(turn.owners)
+        for owner in turn.owners:
+            self._owners[owner] -= 1
+            if not self._owners[owner]:
+                del self._owners[owner]
 
     def wait_s(self, rank: int, slots: int, usual_s: float) -> float:
         """How long one more of this rank is going to wait. `usual_s`: for an answer, if none has been seen here."""

@@ -10,8 +10,10 @@ for i, rule in ipairs(asked[2]) do
   local key = KEYS[i]
   local seeded = redis.call('HEXISTS', key, 'seeded') == 1
   if added ~= seeded then
-    redis.call('HSETNX', key, 'born', now)
-    redis.call('HSET', key, 'seeded', 1)
+    if added then
+      redis.call('HSETNX', key, 'born', now)
+      redis.call('HSET', key, 'seeded', 1)
+    end
     for _, part in ipairs(parts) do
       if kind == PURSE then
         local spent = tonumber(redis.call('HGET', key, 'spent')) or 0

@@ -11,7 +11,6 @@ from drivetrain.types import Value
 MEMORY_S = 10.0  # after so long an estimate is two thirds new
 FADE_S = 30.0  # unasked for so long, an engine seems e times as fast,
 FADED = 0.1  # but ten times at most: what seems faster than any other draws all requests
-FRESH_S = 0.1  # nothing fades in so short a time
 LEAST = 5  # answers that make a measured engine
 FEW_TOKENS = 4  # an answer shorter than this tells nothing about the pace
 FIXED_TOKENS = 256  # a prompt of no length takes as long as so many tokens
@@ -31,7 +30,7 @@ class Speed(Value, frozen=True, kw_only=True):
 class Speedometer:
     """Measures one model of one engine. Every method is told the time."""
 
-    __slots__ = ("_answers", "_at_work", "_idle_s", "_prompt_s", "_seen_s", "_speed", "_token_s", "_told_s")
+    __slots__ = ("_answers", "_at_work", "_idle_s", "_prompt_s", "_seen_s", "_token_s")
 
     def __init__(self) -> None:
         self._answers = 0
@@ -40,12 +39,9 @@ class Speedometer:
         self._seen_s = 0.0  # when the estimates are of
         self._at_work = 0  # attempts that go on
         self._idle_s = 0.0  # since when none does
-        self._speed: Speed | None = None  # as it was told
-        self._told_s = 0.0  # when that was
 
     def began(self) -> None:
         self._at_work += 1
-        self._speed = None
 
     def ended(self, now_s: float) -> None:
         """After `answered` or `silent`, if one of them is called. One that began before there was a measure is not
@@ -53,7 +49,6 @@ class Speedometer:
         if self._at_work:
             self._at_work -= 1
         self._idle_s = now_s
-        self._speed = None
 
     def answered(self, now_s: float, *, prompt_tokens: int, first_token_s: float, tokens: int, rest_s: float) -> None:
         """An answer of `tokens` is complete; `rest_s` is what it took after its first."""
@@ -65,7 +60,6 @@ class Speedometer:
             self._token_s = pace_s + (self._token_s - pace_s) * old if self._token_s else pace_s
         self._answers += 1
         self._seen_s = now_s
-        self._speed = None
 
     def silent(self, now_s: float, *, waited_s: float) -> None:
         """Nothing had come after `waited_s`, when the wait was given up: it is at least as slow as that, however short
@@ -73,16 +67,12 @@ class Speedometer:
         if self._answers and waited_s > self._prompt_s * TYPICAL_TOKENS:
             self._prompt_s = waited_s / TYPICAL_TOKENS
             self._seen_s = now_s
-            self._speed = None
 
     def speed(self, now_s: float) -> Speed | None:
         """None until enough was seen."""
-        if self._speed is not None and now_s - self._told_s < FRESH_S:
-            return self._speed
         if self._answers < LEAST:
             return None
-        unasked_s = 0.0 if self._at_work else now_s - max(self._seen_s, self._idle_s)
-        fade = max(math.exp(-unasked_s / FADE_S), FADED)
-        self._told_s = now_s
-        self._speed = Speed(prompt_s=self._prompt_s * fade, token_s=self._token_s * fade)
-        return self._speed
+        fade = 1.0
+        if not self._at_work:
+            fade = max(math.exp((max(self._seen_s, self._idle_s) - now_s) / FADE_S), FADED)
+        return Speed(prompt_s=self._prompt_s * fade, token_s=self._token_s * fade)

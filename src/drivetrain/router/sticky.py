@@ -24,7 +24,7 @@ from drivetrain.router.terms import Terms
 HOMES = 2  # for a system prompt with an engine's share of the requests
 MOST_HOMES = 8  # of one that is not at home everywhere
 PATIENCE = 8.0  # times as soon is another engine worth leaving the cache for: less may be chance
-LOOKS = 2  # engines that are compared
+LOOKS = 3  # engines that are compared
 FAR = 16  # engines that are looked at; where they all have enough in hand, the cache is not what matters
 
 

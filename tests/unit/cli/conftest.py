@@ -21,6 +21,14 @@ def drivetrain(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 @pytest.fixture
+def house(drivetrain: Terminal) -> Terminal:
+    """It has a team, `search`, and a key of it, `ci`."""
+    drivetrain("teams", "create", "search")
+    drivetrain("keys", "create", "--name", "ci", "--team", "search")
+    return drivetrain
+
+
+@pytest.fixture
 def play(drivetrain: Terminal) -> Iterator[Play]:
     """Starts a stand-in for the server of this home."""
     started: list[StandIn] = []

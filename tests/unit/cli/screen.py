@@ -40,7 +40,7 @@ class Screen:
         deadline = time.monotonic() + LIMIT_S
         while not self._waits():
             assert time.monotonic() < deadline, f"it never waits for a key; shown: {self.shown[self._read :]!r}"
-            time.sleep(0.001)
+            self._hear(0.001)
         assert self._process.stdin
         self._process.stdin.write(keys.encode())
         self._process.stdin.flush()
@@ -57,11 +57,16 @@ class Screen:
         return self.shown[start : self._read]
 
     def _more(self, deadline: float, text: str) -> None:
+        heard = self._hear(max(0.0, deadline - time.monotonic()))
+        assert heard, f"{text!r} never came; shown: {self.shown[self._read :]!r}"
+
+    def _hear(self, limit_s: float) -> bool:
+        """Whether anything more is shown in time."""
         assert self._process.stdout
-        ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        ready, _, _ = select.select([self._process.stdout], [], [], limit_s)
         data = os.read(self._process.stdout.fileno(), 65536) if ready else b""
-        assert data, f"{text!r} never came; shown: {self.shown[self._read :]!r}"
         self.shown += data.decode(errors="replace").replace("\r\n", "\n")
+        return bool(data)
 
     def _waits(self) -> bool:
         parent = Path(f"/proc/{self._process.pid}")

@@ -8,13 +8,6 @@ from tests.unit.cli.kit import Terminal
 from tests.unit.cli.rows import attempt, fill
 
 
-@pytest.fixture
-def house(drivetrain: Terminal) -> Terminal:
-    drivetrain("teams", "create", "search")
-    drivetrain("keys", "create", "--name", "ci", "--team", "search")
-    return drivetrain
-
-
 def test_limits_of_a_key(house: Terminal) -> None:
     words = "limits set --key ci --requests-per-minute 60 --tokens-per-day 1_000_000 --concurrency 4"
     assert house.type(words) == (0, "", "3 set, 0 lifted\n")

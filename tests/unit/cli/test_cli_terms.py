@@ -5,13 +5,6 @@ import pytest
 from tests.unit.cli.kit import Terminal
 
 
-@pytest.fixture
-def house(drivetrain: Terminal) -> Terminal:
-    drivetrain("teams", "create", "search")
-    drivetrain("keys", "create", "--name", "ci", "--team", "search")
-    return drivetrain
-
-
 def test_terms_are_set_changed_and_lifted_one_by_one(house: Terminal) -> None:
     words = "terms set --key ci --connect 0.25s --first-token 5s --idle 10s --total 2m --queue-timeout 3s"
     told = (

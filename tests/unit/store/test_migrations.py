@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -92,6 +93,12 @@ def test_the_schema_file_is_what_the_migrations_make(tmp_path: Path) -> None:
     assert schema.read_text() == migrate.dump(path), f"write migrate.dump(…) to {schema}"
 
 
+def differences(store: Store) -> list[Any]:
+    """Between its tables and those that are described."""
+    with store.reading() as connection:
+        return list(compare_metadata(MigrationContext.configure(connection), metadata))
+
+
 def test_the_newest_step_is_the_schema_that_is_asked_for() -> None:
     assert migrate.revisions() == [NEWEST, "0003", "0002", "0001"]
 
@@ -111,9 +118,7 @@ def test_there_is_no_way_back_from_the_newest_schema(tmp_path: Path) -> None:
 
 
 def test_the_tables_are_what_the_schema_file_makes(tmp_path: Path) -> None:
-    store = Store.open("sqlite:///drivetrain.db", tmp_path)
-    with store.reading() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    assert differences(Store.open("sqlite:///drivetrain.db", tmp_path)) == []
 
 
 def test_a_row_of_the_ledger_has_a_column_for_each_field() -> None:
@@ -129,8 +134,7 @@ async def test_a_filled_database_of_the_first_schema_keeps_its_rows_and_takes_ne
     assert store.spent(Rule(id="policy:p:m:money:day", owner="", resource="money", amount=1), 0.0, 7200.0) == 49
     await kept(store, tmp_path / "state", [attempt(4), NEW[0]])  # the second is there already
     assert store.attempts(AttemptQuery()) == [attempt(4), *NEW[::-1]]
-    with store.reading() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    assert differences(store) == []
     store.close()
 
 
@@ -149,7 +153,7 @@ async def test_a_filled_database_of_the_second_schema_keeps_its_rows_and_takes_r
     assert [arm.requests for arm in Rollouts(store).report(one).arms.arms] == [0, 1]
     with store.reading() as connection:
         assert connection.exec_driver_sql("SELECT name FROM orgs").scalars().all() == ["acme"]
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    assert differences(store) == []
     store.close()
 
 
@@ -174,8 +178,7 @@ async def test_a_filled_database_of_the_third_schema_keeps_its_keys_and_takes_te
     record = await Directory(store, PEPPER).find("123456789012")
     assert record is not None
     assert [said.owner for said in record.principal.terms] == ["key 'ci'", "org 'acme'"]
-    with store.reading() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    assert differences(store) == []
     store.close()
 
 
