@@ -36,8 +36,6 @@ engines:
   new: {{kind: openai, url: "{new}"}}
 models:
   chat: {{targets: [{{engine: old, model: {fake}}}]}}
-policies:
-  default: {{retries: {{budget_percent: 100, least: 1000}}}}
 """
 
 

@@ -289,7 +289,8 @@ class Visit:
             self.deadlines = Deadlines(whole=self.deadlines.whole, first=self.deadlines.whole)
         if self.deadlines.first.left_s() <= wait_s:
             return False
-        if not self._house.retries.take(self._model, policy.retries):
+        home = leg.entry is failed.entry.spill  # what had these requests before a rollout is not buried under them
+        if not home and not self._house.retries.take(self._model, policy.retries):
             self._spent = True
             return False
         self.leg, self._pause_s = leg, wait_s

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from drivetrain.config.schema import Policy, Target
+from drivetrain.config.schema import Policy, Retries, Target
 from drivetrain.dialects import openai
-from drivetrain.errors import BadRequest, EngineFailed, Forbidden, StoreAway
+from drivetrain.errors import BadRequest, DrivetrainError, EngineFailed, Forbidden, ModelNotFound, StoreAway
 from drivetrain.gateway import Call, Gateway
 from drivetrain.gateway.arms import rendered, subject
 from drivetrain.governance import Principal
@@ -106,6 +106,22 @@ async def test_if_the_engines_of_an_arm_fail_the_models_own_take_over() -> None:
         ("new", "R:new", "absorbed"),
         ("old", "R:baseline:spill", "ok"),
     ]
+
+
+@pytest.mark.parametrize("failure", [EngineFailed("new broke"), ModelNotFound("no such model here")])
+async def test_who_goes_back_to_the_models_own_engines_takes_nothing_of_the_budget_of_retries(
+    failure: DrivetrainError,
+) -> None:
+    """They had these requests before the rollout: nobody is buried under repetitions."""
+    none = Retries(budget_percent=0, least=0)
+    gateway, notebook, old, new = house(planned(rollout()), policy=Policy(retries=none))
+    new.play((failure,))
+    assert fold(await collect(gateway)).choices[0].text == "Hello world"
+    new.play((failure,))
+    old.play((EngineFailed("old broke"),))
+    with pytest.raises(EngineFailed, match="old broke; no other attempt was made"):
+        await collect(gateway)
+    assert [row.engine for row in notebook.attempts] == ["new", "old", "new", "old"]
 
 
 async def test_once_a_rollout_is_done_the_old_engines_are_not_asked_any_more() -> None:
