@@ -81,7 +81,7 @@ def _difference(metric: _Metric, baseline: Seen, arm: Seen, bar: float) -> Diffe
 
 
 def _good(seen: Seen) -> tuple[int, int]:
-    return seen.requests - seen.failures, seen.requests
+    return seen.answered, seen.requests
 
 
 def _more_failures(baseline: Seen, arm: Seen) -> float:
