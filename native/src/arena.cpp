@@ -1,15 +1,15 @@
 // Owns the slots and the address space in which they lie, one region per size of slot, and decides which expert leaves.
 #include "arena.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <new>
+#include <set>
+
+#include "region.hpp"
+#include "worth.hpp"
 
 namespace expertstream {
 namespace {
 
-constexpr uint64_t kHugePage = 2 * 1024 * 1024;
 constexpr uint64_t kLarge = 1024 * 1024;   // slots from here on: huge pages (first touch 4 times faster, reads a tenth)
 constexpr uint32_t kSpare = 256;           // slots of a size beyond one per expert: quarantined ones keep their place
 constexpr unsigned kEvictionsAtOnce = 16;  // so that giving back gigabytes never holds up a token
@@ -21,30 +21,37 @@ struct Links {
     Node * newer = nullptr;
 };
 
-// Every slot that nobody has pinned is in three lists, each ordered by last use.
-enum Which { kOfAll, kOfLayer, kOfSize, kLists };
-
+// Every slot that nobody has pinned is in the list of its layer, ordered by last use, and among those of its size, ordered by
+// the moment as of which it counts as used.
 struct Node : Slot {
     uint32_t size = 0;       // position in State::sizes
     bool forgotten = false;  // no longer in the table: freed with its last pin
-    Links links[kLists];
+    double moment = 0;       // of the clock: not before the last use
+    Links links;
 };
 
+struct Sooner {
+    bool operator()(const Node * a, const Node * b) const {
+        return a->moment != b->moment ? a->moment < b->moment : a->used < b->used;
+    }
+};
+
+using ByMoment = std::set<Node *, Sooner>;
+
 struct List {
-    Which which = kOfAll;
     Node * oldest = nullptr;
     Node * newest = nullptr;
 
     void push(Node * node) {
-        node->links[which] = {newest, nullptr};
-        (newest ? newest->links[which].newer : oldest) = node;
+        node->links = {newest, nullptr};
+        (newest ? newest->links.newer : oldest) = node;
         newest = node;
     }
     void remove(Node * node) {
-        const Links & at = node->links[which];
-        (at.older ? at.older->links[which].newer : oldest) = at.newer;
-        (at.newer ? at.newer->links[which].older : newest) = at.older;
-        node->links[which] = {};
+        const Links & at = node->links;
+        (at.older ? at.older->links.newer : oldest) = at.newer;
+        (at.newer ? at.newer->links.older : newest) = at.older;
+        node->links = {};
     }
 };
 
@@ -57,7 +64,7 @@ bool in_flight(const Slot & slot) {
 Node * oldest_at_rest(const List & list) {
     Node * node = list.oldest;
     while (node && in_flight(*node)) {
-        node = node->links[list.which].newer;
+        node = node->links.newer;
     }
     return node;
 }
@@ -65,67 +72,25 @@ Node * oldest_at_rest(const List & list) {
 Node * newest_at_rest(const List & list) {
     Node * node = list.newest;
     while (node && in_flight(*node)) {
-        node = node->links[list.which].older;
+        node = node->links.older;
     }
     return node;
 }
 
-// Address space without memory behind it, and back.
-class Region {
-  public:
-    Region(uint64_t bytes, bool huge) : bytes_(bytes + kHugePage) {
-        map_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (map_ == MAP_FAILED) {
-            throw std::bad_alloc();
-        }
-        const uintptr_t begin = reinterpret_cast<uintptr_t>(map_);
-        data_ = static_cast<uint8_t *>(map_) + (kHugePage - begin % kHugePage) % kHugePage;
-#ifdef __linux__
-        // Advice: what the kernel does not know, it may ignore. Without THP a 4 KiB page is as right; a fork during a
-        // direct read into private memory would tear it (open(2), O_DIRECT), and nobody wants the weights in a core
-        // dump.
-        (void) madvise(map_, bytes_, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-        (void) madvise(map_, bytes_, MADV_DONTFORK);
-        (void) madvise(map_, bytes_, MADV_DONTDUMP);
-#else
-        (void) huge;
-#endif
-    }
-    Region(const Region &) = delete;
-    Region & operator=(const Region &) = delete;
-    ~Region() { munmap(map_, bytes_); }
-    uint8_t * data() const { return data_; }
-
-  private:
-    void * map_ = MAP_FAILED;
-    uint8_t * data_ = nullptr;
-    uint64_t bytes_ = 0;
-};
-
-// A huge page of which only a part is given back stays whole and charged until the system is short: measured, a fifth
-// came back. MADV_FREE of that part splits it first.
-void give_back_pages(uint8_t * data, uint64_t bytes, bool huge) {
-#ifdef __linux__
-    if (huge) {
-        (void) madvise(data, bytes, MADV_FREE);
-    }
-    (void) madvise(data, bytes, MADV_DONTNEED);
-#else
-    (void) huge;
-    (void) madvise(data, bytes, MADV_FREE);
-#endif
+Node * first_at_rest(const ByMoment & nodes) {
+    const auto found = std::find_if(nodes.begin(), nodes.end(), [](const Node * node) { return !in_flight(*node); });
+    return found == nodes.end() ? nullptr : *found;
 }
 
 // All slots of one size. Those in `free` have no memory behind them.
 struct Size {
     uint64_t slot_bytes = 0;
     uint32_t capacity = 0;
-    bool huge = false;
     std::unique_ptr<Region> region;
     std::unique_ptr<Node[]> nodes;
     std::vector<Node *> free;
     uint32_t fresh = 0;  // nodes from here on were never used; taken in order, so that the region fills from its start
-    List by_use{kOfSize, nullptr, nullptr};
+    ByMoment at_rest;
 
     Node * take() {
         if (!free.empty()) {
@@ -140,28 +105,31 @@ struct Size {
 }  // namespace
 
 struct Arena::State {
-    explicit State(const Index & of) : index(of) {}
+    explicit State(const Index & of) : index(of), worth(of) {}
 
     const Index & index;
+    Worth worth;
     mutable std::mutex mutex;
     std::vector<Size> sizes;
     std::vector<uint32_t> size_of;           // [layer]
     std::vector<std::vector<Node *>> table;  // [layer][expert]
-    List all;
     std::vector<List> of_layer;
     std::vector<Node *> quarantine;  // forgotten, but a read may still write into them
     uint64_t clock = 0, budget = 0, resident = 0, evictions = 0;
-    uint32_t in_use = 0;
+    uint64_t pass_began = 0, pass_took = 0;  // of the clock
+    uint32_t in_use = 0, last_layer = 0;
 
     void lay_out(bool huge_pages);
     void pin(Node * node);
     void link(Node * node);
+    void sort();
     void unlink(Node * node);
     void forget(Node * node);
     void release(Node * node);
     void give_back(const Node * node) const;  // needs no lock while the slot is nobody's
     void put_back(Node * node);
     void free_quarantined();
+    Node * first_to_leave() const;
     Node * recent_victim(const Size & wanted) const;
     Node * sweep_victim(uint32_t layer) const;
     void evict(Node * node);
@@ -183,11 +151,11 @@ void Arena::State::lay_out(bool huge_pages) {
         size->capacity += layer.experts;
         size_of.push_back(static_cast<uint32_t>(size - sizes.begin()));
         table.emplace_back(layer.experts, nullptr);
-        of_layer.push_back({kOfLayer, nullptr, nullptr});
+        of_layer.push_back({});
     }
     for (Size & size : sizes) {
-        size.huge = huge_pages && size.slot_bytes >= kLarge;
-        size.region = std::make_unique<Region>(size.capacity * size.slot_bytes, size.huge);
+        size.region =
+            std::make_unique<Region>(size.capacity * size.slot_bytes, huge_pages && size.slot_bytes >= kLarge);
         size.nodes = std::make_unique<Node[]>(size.capacity);
         size.free.reserve(size.capacity);
         for (uint32_t i = 0; i < size.capacity; ++i) {
@@ -198,15 +166,28 @@ void Arena::State::lay_out(bool huge_pages) {
 }
 
 void Arena::State::unlink(Node * node) {
-    all.remove(node);
     of_layer[node->layer].remove(node);
-    sizes[node->size].by_use.remove(node);
+    sizes[node->size].at_rest.erase(node);
 }
 
 void Arena::State::link(Node * node) {
-    all.push(node);
+    node->moment =
+        static_cast<double>(node->used) + worth.credit(node->layer, node->expert) * static_cast<double>(pass_took);
     of_layer[node->layer].push(node);
-    sizes[node->size].by_use.push(node);
+    sizes[node->size].at_rest.insert(node);
+}
+
+// After the rule has changed.
+void Arena::State::sort() {
+    for (List & list : of_layer) {
+        List old = list;
+        list = {};
+        while (Node * node = old.oldest) {
+            old.remove(node);
+            sizes[node->size].at_rest.erase(node);
+            link(node);
+        }
+    }
 }
 
 void Arena::State::pin(Node * node) {
@@ -235,7 +216,7 @@ void Arena::State::release(Node * node) {
 }
 
 void Arena::State::give_back(const Node * node) const {
-    give_back_pages(node->data, sizes[node->size].slot_bytes, sizes[node->size].huge);
+    sizes[node->size].region->give_back(node->data, sizes[node->size].slot_bytes);
 }
 
 void Arena::State::put_back(Node * node) {
@@ -254,12 +235,25 @@ void Arena::State::free_quarantined() {
     }
 }
 
-// The least recently used of all; but one of the wanted size if that one is nearly as old. New memory for another size
-// costs milliseconds of page faults, more than the read itself, and over time the oldest of every size are equally old.
+// Of all sizes.
+Node * Arena::State::first_to_leave() const {
+    Node * first = nullptr;
+    for (const Size & size : sizes) {
+        Node * node = first_at_rest(size.at_rest);
+        if (node && (!first || Sooner()(node, first))) {
+            first = node;
+        }
+    }
+    return first;
+}
+
+// The first of all; but one of the wanted size if that one is nearly as old. New memory for another size costs
+// milliseconds of page faults, more than the read itself, and over time the first of every size are equally old.
 Node * Arena::State::recent_victim(const Size & wanted) const {
-    Node * oldest = oldest_at_rest(all);
-    Node * fitting = oldest_at_rest(wanted.by_use);
-    return fitting && clock - fitting->used >= (clock - oldest->used) / 4 * 3 ? fitting : oldest;
+    Node * first = first_to_leave();
+    Node * fitting = first_at_rest(wanted.at_rest);
+    const auto now = static_cast<double>(clock);
+    return fitting && now - fitting->moment >= (now - first->moment) * 3 / 4 ? fitting : first;
 }
 
 // The layer before this one is needed last of all, the next one soonest; in the half that is needed later, a slot of
@@ -292,7 +286,7 @@ std::vector<Node *> Arena::State::leave(unsigned count) {
     std::vector<Node *> leaving;
     uint64_t bytes = resident;
     while (leaving.size() < count && bytes > budget) {
-        Node * node = oldest_at_rest(all);
+        Node * node = first_to_leave();
         if (!node) {
             break;
         }
@@ -394,6 +388,25 @@ Slot * Arena::find(uint32_t layer, uint32_t expert) {
         state_->release(node);
     }
     return nullptr;
+}
+
+void Arena::asked(uint32_t layer, const std::vector<uint32_t> & experts, Order order) {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    if (layer <= state_->last_layer) {
+        if (order == Order::recent) {
+            state_->pass_took = state_->clock - state_->pass_began;
+        }
+        state_->pass_began = state_->clock;
+    }
+    state_->last_layer = layer;
+    if (state_->worth.asked(layer, experts, order == Order::recent ? state_->budget : 0)) {
+        state_->sort();
+    }
+}
+
+bool Arena::often() const {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->worth.often();
 }
 
 Slot * Arena::claim(uint32_t layer, uint32_t expert, Order order) {

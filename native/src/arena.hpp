@@ -20,7 +20,7 @@ struct Slot {
 };
 
 enum class Order {
-    recent,  // decoding: evict what was used longest ago
+    recent,  // decoding: evict what was used longest ago, or rarely and long ago, see worth.hpp
     sweep,   // a long prompt goes through the layers in order: evict what is needed latest, seen from the current layer
 };
 
@@ -36,6 +36,11 @@ class Arena {
     // Least budget with which a model can run: every expert of one token in the largest layer twice over (`used` of
     // them).
     static uint64_t least(const Index & index, uint32_t used);
+
+    // The experts of a layer that one pass asks for, before it looks for them: how often each is used decides which leave.
+    void asked(uint32_t layer, const std::vector<uint32_t> & experts, Order order);
+    // Whether it counts now how often experts were used lately, not only when last.
+    bool often() const;
 
     // The slot of an expert that is in memory or on its way, pinned; nullptr if it is neither, or if its load failed.
     Slot * find(uint32_t layer, uint32_t expert);

@@ -17,6 +17,11 @@ uint64_t now_ns() {
     return static_cast<uint64_t>(duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count());
 }
 
+// A task that may need every expert of its layer goes through the layers like a long prompt.
+Order order_of(const Task & task, const Layer & layer) {
+    return uint64_t{task.tokens} * task.slots >= layer.experts ? Order::sweep : Order::recent;
+}
+
 // The pairs of the task ordered by expert, and a group for each expert that got any. False: an id is no expert of the layer.
 bool group(const Task & task, uint32_t experts, std::vector<Pair> & pairs, std::vector<Group> & groups) {
     std::vector<uint32_t> ends(experts + 1, 0);
@@ -79,8 +84,7 @@ void fetch_ahead(MoeOp::State & state, const Task & task) {
 class Run {
   public:
     Run(MoeOp::State & state, const Task & task, unsigned threads)
-        : state_(state), task_(task), layer_(state.index.layers[task.layer]),
-          order_(uint64_t{task.tokens} * task.slots >= layer_.experts ? Order::sweep : Order::recent),
+        : state_(state), task_(task), layer_(state.index.layers[task.layer]), order_(order_of(task, layer_)),
           frame_{task, layer_, state.maths.products[task.layer], state.maths.swiglu, state.pairs, threads} {}
 
     // `visit`: hits and misses count.
@@ -256,6 +260,7 @@ bool MoeOp::run(const Task & task, unsigned threads, std::string & error) {
         state.asked.clear();
         for (const Group & one : state.groups) state.asked.push_back(one.expert);
         state.stats.trace(task.layer, state.asked.data(), static_cast<uint32_t>(state.asked.size()));
+        state.arena.asked(task.layer, state.asked, order_of(task, layer));
     }
     Run run(state, task, threads);
     const bool done = run.finish(visit, error);

@@ -161,6 +161,24 @@ TEST(equals_a_plain_lru_over_a_long_random_walk) {
     }
 }
 
+// Four that come round again and again, and two others in each pass: by recency alone the four would leave before their turn.
+TEST(what_is_used_often_outlives_what_was_used_just_now) {
+    const Index index = index_of({1}, 64);
+    Arena arena(index);
+    arena.set_budget(6 * kPage);
+    int hits = 0;
+    for (uint32_t pass = 0; pass < 400; ++pass) {
+        const std::vector<uint32_t> experts{pass % 4, 4 + pass * 2 % 60, 5 + pass * 2 % 60};
+        arena.asked(0, experts, Order::recent);
+        for (uint32_t expert : experts) {
+            hits += use(arena, 0, expert) && pass >= 200;
+        }
+    }
+    CHECK(arena.often());
+    CHECK_EQ(hits, 200);  // each of the four favourites, every time
+    CHECK_EQ(arena.slots(), 6);
+}
+
 TEST(sweep_evicts_the_layer_that_is_needed_latest) {
     const Index index = index_of({1, 1, 1, 1}, 4);
     Arena arena(index);

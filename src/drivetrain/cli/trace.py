@@ -60,8 +60,9 @@ def show(call: Call, request_id: str, bodies: bool) -> None:
 def replay(call: Call, file: Path, budgets: Sequence[str], expert_bytes: int | None) -> None:
     """Tell how often experts would have been in memory.
 
-    FILE is a trace that a streamed model left: set `expert_trace` to a file in its settings. LRU, which the engine
-    uses, LFU, and Belady's choice, which knows the future and which nothing beats, at several budgets.
+    FILE is a trace that a streamed model left: set `expert_trace` to a file in its settings. LRU and LRFU (uses count
+    less the longer ago they were), of which the engine goes by the one that has missed less lately; LFU; and Belady's
+    choice, which knows the future and which nothing beats; at several budgets.
     """
     trace = traces.read(file)
     rooms = [_room(budget, trace.layers * trace.experts) for budget in budgets or SHARES]

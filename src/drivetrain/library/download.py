@@ -19,7 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from drivetrain import web
-from drivetrain.errors import DrivetrainError, Forbidden, NotFound, ServerError, StorageFull
+from drivetrain.errors import Forbidden, NotFound, ServerError, StorageFull
 from drivetrain.library import files
 
 PART_BYTES = 64 * 2**20
@@ -189,7 +189,7 @@ class Download:
                     self._need_room(self._state.total - self._state.arrived)
                     self._share_out(group)
                 await self._work()
-        except* (DrivetrainError, OSError, _Changed) as several:
+        except ExceptionGroup as several:  # plainly: Python 3.11.2 wraps again what `except*` raises
             raise _first(several) from None
 
     def _share_out(self, group: TaskGroup) -> None:
@@ -364,6 +364,6 @@ def _retry_after_s(response: web.Response) -> float:
     return min(float(text), 60.0) if text.isdecimal() else 0.0
 
 
-def _first(group: BaseExceptionGroup) -> BaseException:
+def _first(group: ExceptionGroup) -> Exception:
     error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    return _first(error) if isinstance(error, ExceptionGroup) else error

@@ -74,9 +74,19 @@ def test_lfu_keeps_what_was_used_most() -> None:
     assert replay(one_by_one(1, 2, 3, 1), "lfu", 2).hits == 0  # of equals the oldest leaves
 
 
+def test_lrfu_keeps_what_was_used_often_lately() -> None:
+    asked = [1, 1, 1, 2, 3, 1]
+    assert replay(one_by_one(*asked), "lru", 2).hits == 2
+    assert replay(one_by_one(*asked), "lrfu", 2).hits == 3
+    # Used in three passes on end, it is kept for 49 more than if it had been used in the last of them alone.
+    for others, kept in ((50, 1), (51, 0)):
+        once = Trace(layers=1, experts=64, groups=[(expert,) for expert in (1, 1, 1, *range(2, 2 + others), 1)])
+        assert replay(once, "lrfu", 2).hits == 2 + kept
+
+
 def test_belady_knows_the_future() -> None:
     asked = one_by_one(1, 2, 3, 1, 2, 3, 1, 2, 3)
-    assert hits(asked, 2) == {"lru": 0, "lfu": 0, "belady": 3}
+    assert hits(asked, 2) == {"lru": 0, "lrfu": 0, "lfu": 0, "belady": 3}
 
 
 def test_everything_is_loaded_once_where_everything_fits() -> None:
@@ -87,7 +97,7 @@ def test_everything_is_loaded_once_where_everything_fits() -> None:
 
 def test_what_is_needed_together_does_not_push_itself_out() -> None:
     asked = together((1, 2), (3, 1), (4, 3))
-    assert hits(asked, 2) == {"lru": 2, "lfu": 2, "belady": 2}
+    assert hits(asked, 2) == {"lru": 2, "lrfu": 2, "lfu": 2, "belady": 2}
 
 
 def test_less_room_than_is_needed_at_once_only_misses_more() -> None:

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain
+from math import log2
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -20,13 +21,14 @@ from drivetrain.errors import BadRequest, NotFound
 
 MAGIC: Final = b"DRTTRC01"
 _HEADER_BYTES: Final = 16
+_HALF_LIFE: Final = 32  # passes after which a use counts half: `Worth::kHalfLife` of the engine
 _SLACK: Final = 4  # entries of the heap per resident expert, before those that are out of date are thrown away
 
-Policy = Literal["lru", "lfu", "belady"]
+Policy = Literal["lru", "lrfu", "lfu", "belady"]
 POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 
 Expert = int  # layer * experts + expert
-_Rank = Callable[[int, Expert], int]  # of an expert used at a time, for as long as it is not used again
+_Rank = Callable[[int, Expert], float]  # of an expert used at a time, for as long as it is not used again
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +98,8 @@ def replay(trace: Trace, policy: Policy, budget: int, slot_bytes: Sequence[int] 
     if len(sizes) < trace.layers:
         raise BadRequest(f"the trace has {trace.layers} layers with experts, not {len(sizes)}: it is of another model")
     rank = _RANKS[policy](trace)
-    ranks: dict[Expert, int | None] = {}  # of what is in memory; None while it is needed
-    leaving: list[tuple[int, Expert]] = []  # a heap, lowest rank first; an entry with another rank than above is old
+    ranks: dict[Expert, float | None] = {}  # of what is in memory; None while it is needed
+    leaving: list[tuple[float, Expert]] = []  # a heap, lowest rank first; an entry with another rank than above is old
     used = hits = misses = loaded = 0
     for time, group in enumerate(trace.groups):
         missing = [expert for expert in group if expert not in ranks]
@@ -123,7 +125,7 @@ def replay(trace: Trace, policy: Policy, budget: int, slot_bytes: Sequence[int] 
 
 
 def _leave(
-    leaving: list[tuple[int, Expert]], ranks: dict[Expert, int | None], sizes: Sequence[int], experts: int
+    leaving: list[tuple[float, Expert]], ranks: dict[Expert, float | None], sizes: Sequence[int], experts: int
 ) -> int:
     """What the first one frees; 0 if it is needed now, or has been used since it got that place."""
     place, expert = heappop(leaving)
@@ -135,6 +137,24 @@ def _leave(
 
 def _by_last_use(_: Trace) -> _Rank:
     return lambda time, _: time
+
+
+def _by_last_uses(trace: Trace) -> _Rank:
+    """By the last pass and the number of uses, each older one counted half for every half-life that has gone by."""
+    passes = [0] * len(trace.groups)
+    for time in range(1, len(trace.groups)):
+        before, layer = (trace.groups[at][0] // trace.experts for at in (time - 1, time))
+        passes[time] = passes[time - 1] + (layer <= before)
+    uses: dict[Expert, tuple[int, float]] = {}  # the last pass, and how many as of then
+
+    def rank(time: int, expert: Expert) -> float:
+        now = passes[time]
+        last, count = uses.get(expert, (now, 0.0))
+        count = 1 + count * 2 ** ((last - now) / _HALF_LIFE)
+        uses[expert] = (now, count)
+        return now + _HALF_LIFE * log2(count) + time * 1e-9  # of equals the one used longest ago leaves
+
+    return rank
 
 
 def _by_number_of_uses(trace: Trace) -> _Rank:
@@ -166,6 +186,7 @@ def _by_next_use(trace: Trace) -> _Rank:
 
 _RANKS: Final[dict[Policy, Callable[[Trace], _Rank]]] = {
     "lru": _by_last_use,
+    "lrfu": _by_last_uses,
     "lfu": _by_number_of_uses,
     "belady": _by_next_use,
 }
