@@ -61,6 +61,14 @@ async def test_a_policy_has_what_is_said_kept_cut_and_blackened(tmp_path: Path, 
         assert KEY.encode() not in written, file
 
 
+async def test_of_an_embedding_the_text_is_kept_and_no_number(tmp_path: Path, mock: FakeUpstream) -> None:
+    async with serving(tmp_path, config(mock.url, KEPT_S)) as server:
+        answer = await server.post("/v1/embeddings", {"model": "kept", "input": f"card {CARD}"})
+        body = (await trace(server, answer.headers["x-request-id"]))["body"]
+    assert json.loads(body["request"]) == {"model": "kept", "input": "card ***"}
+    assert body["answer"] == ""
+
+
 async def test_what_was_kept_is_gone_when_its_time_is_over(tmp_path: Path, mock: FakeUpstream) -> None:
     async with serving(tmp_path, config(mock.url, 5.0)) as server:
         id = await said(server, "kept", "for a moment")

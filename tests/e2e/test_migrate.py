@@ -29,7 +29,9 @@ engines:
   old: {{kind: ollama, url: "{old}"}}
   new: {{kind: openai, url: "{new}"}}
 models:
-  "{model}": {{targets: [{{engine: old, model: "{model}"}}]}}
+  "{model}": {{targets: [{{engine: old, model: "{model}"}}], policy: kept}}
+policies:
+  kept: {{bodies: {{keep: true}}}}
 """
 
 
@@ -81,6 +83,9 @@ class Callers:
                 self.failed.append("an answer without an end")
         except (ollama.ResponseError, ConnectionError, OSError) as error:
             self.failed.append(repr(error))
+
+    async def embed(self, *texts: str) -> None:
+        assert len((await self._clients[0].embed(self._model, texts)).embeddings) == len(texts)
 
     async def once_each(self) -> None:
         for client in self._clients:
@@ -177,3 +182,22 @@ async def test_there_and_back_with_a_real_model(tmp_path: Path) -> None:
         async with replicas(place, FakeUpstream()) as servers, Callers(list(servers), MODEL, 2) as callers:
             await there_and_back(place, callers)
             await the_other_way_round(place, callers)
+
+
+@pytest.mark.slow
+async def test_vectors_of_a_real_model_are_compared(tmp_path: Path) -> None:
+    """What callers had embedded is embedded again by both, and the vectors of one model are alike whoever asks it."""
+    home = tmp_path / "engine"
+    add_small_model(home)
+    async with serving(home) as engine:
+        place = Move(tmp_path, engine.url, f"{engine.url}/v1", MODEL)
+        async with replicas(place, FakeUpstream()) as [server], Callers([server], MODEL, 1) as callers:
+            await callers.embed("The sea is blue.", "A stone.")
+            await callers.embed("Bread")
+            await finished(place, 2)
+            [_, vectors] = (await place.migrate("validate", *BETWEEN, "--tokens", "4", "--alike", "0.3"))["models"]
+    assert vectors["of"] == "vectors"
+    assert vectors["alike"] == pytest.approx(1.0, abs=0.001)
+    for side in (vectors["source"], vectors["target"]):
+        assert (side["requests"], side["failures"], side["dimensions"]) == (2, 0, [576])
+        assert side["vectors_per_s"] > 0

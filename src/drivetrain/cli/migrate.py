@@ -13,9 +13,9 @@ import click
 from drivetrain.cli import output
 from drivetrain.cli.command import FAILED, Call, Failure, Missing, Misused, command, shared_options
 from drivetrain.cli.migrating import comparing, planning
-from drivetrain.cli.migrating.comparing import Comparison
+from drivetrain.cli.migrating.comparing import Comparison, Kind
 from drivetrain.cli.migrating.judging import WORDS, Judged, verdict_of
-from drivetrain.cli.migrating.survey import Survey, survey, validated
+from drivetrain.cli.migrating.survey import How, Survey, survey, validated
 from drivetrain.cli.moments import LENGTH, PAST, shown
 from drivetrain.cli.office import Office, office, told
 from drivetrain.cli.plans import GUARDS, described
@@ -185,6 +185,9 @@ def _make(at: Office, found: Survey, going: Sequence[Judged], **how: Mapping[str
 @click.option("--count", type=click.IntRange(1), default=20, show_default=True, help="Of kept requests, at most.")
 @click.option("--concurrency", type=click.IntRange(1), default=2, show_default=True, help="Requests at once.")
 @click.option("--tokens", type=click.IntRange(1), default=64, show_default=True, help="Of each answer, at most.")
+@click.option(
+    "--alike", type=click.FloatRange(0, 1), default=0.0, help="Exit with 1 if they are less alike, of 0 to 1."
+)
 def validate(
     call: Call,
     source: str | None,
@@ -192,13 +195,15 @@ def validate(
     maps: Sequence[tuple[str, str]],
     since_s: float,
     models: Sequence[str],
+    alike: float,
     **how: Any,
 ) -> int:
     """Ask both engines the same, and compare them.
 
     What is asked are kept requests of callers, where their policy keeps them, else the prompts of a file or a few of
-    our own. Nobody is charged. Without --from and --to it is the migration that is planned. Exits with 1 if the new
-    engine fails where the old one does not.
+    our own: for words, and where callers have the model embed, for vectors. Nobody is charged. Without --from and --to
+    it is the migration that is planned. Exits with 1 if the new engine fails where the old one does not, or if its
+    vectors are of another length.
     """
     if (source is None) is not (target is None):
         raise Misused("name both --from and --to, or neither: then it is the migration that is planned")
@@ -206,14 +211,15 @@ def validate(
         if source is None or target is None:
             source, target, maps = _planned_pair(at, maps)
         found = asyncio.run(survey(call, at, source, target, dict(maps), since_s))
-        compared = asyncio.run(validated(call, at, found, models, since_s, **how))
-        shadows = {one.name: _shadows(at, one.name, planning.label(source, target)) for one in compared}
+        compared = asyncio.run(validated(call, at, found, models, since_s, How(**how)))
+        name = planning.label(source, target)
+        both = [(one, _shadows(at, one.name, name) if one.of == "answers" else None) for one in compared]
     if call.json:
-        output.emit({"models": [{**told(one), "shadows": shadows[one.name]} for one in compared]})
+        output.emit({"models": [{**told(one), "shadows": shadows} for one, shadows in both]})
     else:
-        for one in compared:
-            _compare(one, shadows[one.name])
-    return FAILED if any(one.worse for one in compared) else 0
+        for one, shadows in both:
+            _compare(one, shadows)
+    return FAILED if any(one.worse or one.apart(alike) for one in compared) else 0
 
 
 def _planned_pair(at: Office, maps: Sequence[tuple[str, str]]) -> tuple[str, str, Sequence[tuple[str, str]]]:
@@ -236,11 +242,19 @@ def _shadows(at: Office, model: str, name: str) -> dict[str, Any] | None:
     return {"comparisons": sum(answers.values()), "alike": mean_answer(answers)}
 
 
+_ALIKE: Mapping[Kind, str] = {
+    "answers": "answers are alike by {:.0%}",
+    "vectors": "vectors are alike by {:.1%} (cosine similarity)",
+}
+
+
 def _compare(one: Comparison, shadows: Mapping[str, Any] | None) -> None:
     headings = (one.name, f"{one.source.engine}/{one.source.model}", f"{one.target.engine}/{one.target.model}", "")
     output.table(headings, comparing.rows(one))
     if one.alike is not None:
-        click.echo(f"answers are alike by {one.alike:.0%}")
+        click.echo(_ALIKE[one.of].format(one.alike))
+    if not one.fits:
+        click.echo("vectors have another length: no index that is made already takes them")
     for side in (one.source, one.target):
         if side.failures:
             click.echo(f"{side.engine} failed: {side.why}")

@@ -34,15 +34,19 @@ class Bodies:
                         size += sum(map(len, heard))
                     yield events
         finally:
-            self._keep(
-                Body(
-                    request_id=request_id,
-                    at_s=began_s,
-                    delete_s=began_s + wanted.retention_s,
-                    request=self._kept(body.decode(errors="replace"), wanted),
-                    answer=self._kept("".join(words), wanted),
-                )
+            self.keep(request_id, body, "".join(words), wanted, began_s=began_s)
+
+    def keep(self, request_id: str, body: bytes, answer: str, wanted: Wanted, *, began_s: float) -> None:
+        """A request's body and its answer, from `began_s` (Unix time) on."""
+        self._keep(
+            Body(
+                request_id=request_id,
+                at_s=began_s,
+                delete_s=began_s + wanted.retention_s,
+                request=self._kept(body.decode(errors="replace"), wanted),
+                answer=self._kept(answer, wanted),
             )
+        )
 
     def _kept(self, text: str, wanted: Wanted) -> str:
         """Redacted first: a cut in a secret would hide it from the redaction. So what is too long to be looked at whole

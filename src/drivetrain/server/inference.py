@@ -50,11 +50,14 @@ class Inference:
             raise
 
     async def embeddings(self, exchange: Exchange, dialect: str, request: EmbedRequest) -> tuple[Embeddings, Timings]:
+        """Where bodies are kept, it is what was asked: numbers tell nobody anything."""
         receipt = Receipt()
         call = call_of(exchange, dialect, receipt, request.source)
         try:
             answer = await self.gateway.embed(request, call)
         finally:
             exchange.extra += told.headers(receipt)
+            if (kept := self.gateway.kept(request.model)) is not None:
+                self._bodies.keep(call.id, await exchange.body(), "", kept, began_s=call.received_s)
         exchange.extra += experts.headers(answer.experts)
         return answer, Timings(prompt_s=time.time() - call.received_s)

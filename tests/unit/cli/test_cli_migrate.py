@@ -18,8 +18,10 @@ from drivetrain.config.schema import Config, Engine, Policy, Route, Target
 from drivetrain.dialects import ollama, openai
 from drivetrain.rollouts.plan import Arm, Plan, Rollout, Stage
 from drivetrain.store import Body, Store
-from drivetrain.types import Choice, Model, ModelSpec, Request, Response
+from drivetrain.types import Choice, Embeddings, Model, ModelSpec, Request, Response
 from tests.fakes.manners import MODEL as FAKE
+from tests.fakes.manners import openai_frames
+from tests.fakes.replies import Stream
 from tests.fakes.upstream import FakeUpstream
 from tests.unit.cli.kit import Terminal
 from tests.unit.cli.rows import CAME_S, attempt, fill
@@ -288,18 +290,22 @@ def test_parameters_are_read_as_ollama_shows_them() -> None:
 
 def answer(text: str, first_s: float, total_s: float, tokens: int) -> Answer:
     response = Response(choices=(Choice(index=0, text=text),))
-    return Answer(response=response, first_token_s=first_s, total_s=total_s, tokens=tokens)
+    return Answer(said=response, first_token_s=first_s, total_s=total_s, tokens=tokens)
+
+
+def embedded(*vectors: Sequence[float], total_s: float = 1.0) -> Answer:
+    return Answer(said=Embeddings(vectors=vectors), total_s=total_s)
+
+
+def side_by_side(of: comparing.Kind, ours: Sequence[Answer], theirs: Sequence[Answer]) -> comparing.Comparison:
+    source, target = comparing.column(BOX, "m", ours), comparing.column(GPU, "n", theirs)
+    return comparing.compared("chat", of, source=source, target=target, both=(ours, theirs))
 
 
 def test_engines_are_compared_by_what_they_answered_to_the_same_prompts() -> None:
     ours = [answer("a b", 0.1, 1.1, 11), answer("c", 0.3, 2.3, 21), Answer(why="it broke")]
     theirs = [answer("a b", 0.2, 0.7, 11), answer("d", 0.2, 0.7, 11), answer("e", 0.2, 0.7, 11)]
-    one = comparing.Comparison(
-        name="chat",
-        source=comparing.column(BOX, "m", ours),
-        target=comparing.column(GPU, "n", theirs),
-        alike=comparing.likeness(ours, theirs),
-    )
+    one = side_by_side("answers", ours, theirs)
     assert (one.alike, one.worse) == (0.5, False)
     assert comparing.rows(one) == [
         ("requests", "3", "3", ""),
@@ -310,6 +316,33 @@ def test_engines_are_compared_by_what_they_answered_to_the_same_prompts() -> Non
         ("whole answer, median", "1,700 ms", "700 ms", "x 0.41"),
         ("whole answer, 95th percentile", "2,300 ms", "700 ms", "x 0.30"),
     ]
+
+
+def test_engines_are_compared_by_the_angle_between_their_vectors() -> None:
+    ours = [embedded((1.0, 0.0), (3.0, 4.0), total_s=0.5), embedded((0.0, 2.0), total_s=0.5)]
+    theirs = [embedded((5.0, 0.0), (4.0, 3.0), total_s=0.1), embedded((1.0, 0.0), total_s=0.1)]
+    one = side_by_side("vectors", ours, theirs)
+    assert one.alike == pytest.approx((0.98 + 0.0) / 2)  # of the first request (1 + 0.96) / 2
+    assert not one.worse
+    assert (one.apart(0.4), one.apart(0.5)) == (False, True)
+    assert comparing.rows(one) == [
+        ("requests", "2", "2", ""),
+        ("failed", "0", "0", ""),
+        ("numbers in a vector", "2", "2", ""),
+        ("vectors per second", "3", "15", "x 5.00"),
+        ("whole answer, median", "500 ms", "100 ms", "x 0.20"),
+        ("whole answer, 95th percentile", "500 ms", "100 ms", "x 0.20"),
+    ]
+
+
+def test_vectors_of_another_length_are_worse_however_fast_they_come() -> None:
+    one = side_by_side("vectors", [embedded((1.0, 0.0))], [embedded((1.0, 0.0, 0.0))])
+    assert (one.fits, one.worse, one.alike) == (False, True, 0.0)
+
+
+def test_vectors_that_point_away_from_each_other_or_nowhere_have_nothing_in_common() -> None:
+    assert comparing.cosine((1.0, 0.0), (-1.0, 0.0)) == 0.0
+    assert comparing.cosine((0.0, 0.0), (1.0, 0.0)) == 0.0
 
 
 def test_a_kept_request_is_asked_without_chance_and_not_in_the_callers_own_words() -> None:
@@ -417,6 +450,32 @@ async def test_kept_requests_of_callers_are_looked_at_and_asked_again(house: Hou
     assert outcome.code == 0, outcome.err
     asked = house.measured()
     assert [body["messages"] for body in asked] == [said["messages"]]
+
+
+async def test_kept_texts_that_callers_had_embedded_are_embedded_again(house: House) -> None:
+    rows = [("req_1", "ollama.embed"), ("req_2", "openai.embeddings"), ("req_3", "ollama.embeddings")]
+    home = house.drivetrain.home
+    fill(home, [attempt(request_id=id, dialect=dialect) for id, dialect in rows])
+    said = {"model": "chat", "input": ["One", "Two"]}, {"model": "chat", "input": "Three", "dimensions": 2}
+    keep(home, [(f"req_{at}", json.dumps(body)) for at, body in enumerate([*said, {"model": "chat"}], 1)])
+    outcome = await house.type(
+        "migrate validate --from box --to gpu --model chat --since 2026-01-01 --concurrency 1 --json"
+    )
+    assert outcome.code == 0, outcome.err
+    words, vectors = outcome.json["models"]
+    assert (words["of"], words["source"]["requests"], words["source"]["dimensions"]) == ("answers", 8, [])
+    assert (vectors["of"], vectors["fits"], vectors["shadows"]) == ("vectors", True, None)
+    assert vectors["alike"] == pytest.approx(1.0)
+    assert [vectors[side]["dimensions"] for side in ("source", "target")] == [[2, 3], [2, 3]]
+    asked = [each.json for each in house.gpu.requests if each.path == "/v1/embeddings"]
+    assert [body["input"] for body in asked] == [replay.WARM, "Three", ["One", "Two"]]
+
+
+async def test_a_likeness_that_is_asked_for_decides(house: House) -> None:
+    house.gpu.script("/v1/chat/completions", Stream(frames=openai_frames("chat.completion.chunk", ("Nothing",))))
+    line = "migrate validate --from box --to gpu --model chat"
+    assert (await house.type(line)).code == 0
+    assert (await house.type(f"{line} --alike 0.9")).code == 1
 
 
 async def test_what_is_planned_is_validated_without_naming_it_again(house: House) -> None:

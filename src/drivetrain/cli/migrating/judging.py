@@ -1,6 +1,6 @@
 """What stands against moving a model from one engine to another. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from drivetrain.cli.migrating.mapping import Match, match, traits
@@ -9,7 +9,7 @@ from drivetrain.config.schema import Config
 from drivetrain.dialects import ollama, openai
 from drivetrain.errors import Unsupported
 from drivetrain.gateway.prepare import PARAMETERS
-from drivetrain.types import Audio, Capability, Image, Model, Request, Value
+from drivetrain.types import Audio, Capability, EmbedRequest, Image, Model, Request, Value
 
 Verdict = Literal["ready", "remarks", "blocked"]
 WORDS: Mapping[Verdict, str] = {"ready": "ready", "remarks": "ready with remarks", "blocked": "blocked"}
@@ -21,7 +21,12 @@ _NEEDED: Mapping[Capability, str] = {
     "thinking": "thinking",
     "insert": "text with a gap to fill",
 }
-_EMBEDS = frozenset({"ollama.embed", "ollama.embeddings", "openai.embeddings"})
+# How requests for vectors come, and how each is read.
+EMBEDS: Mapping[str, Callable[[bytes], EmbedRequest]] = {
+    "ollama.embed": ollama.decode_embed_request,
+    "ollama.embeddings": ollama.decode_legacy_embed_request,
+    openai.EMBEDDINGS: openai.decode_embed_request,
+}
 _OPENAI = frozenset({"openai", "vllm", "sglang", "llama-server"})
 _CONTEXT = "num_ctx"
 
@@ -57,7 +62,11 @@ class Used(Value, frozen=True, kw_only=True):
     requests: int = 0
     dialects: Mapping[str, int] = {}  # requests by how they came: "ollama.chat", …
     longest: int = 0  # tokens of the longest prompt with its answer
-    samples: tuple[Request, ...] = ()  # of bodies that are kept
+    samples: tuple[Request, ...] = ()  # of bodies that are kept: those that are answered in words
+
+    @property
+    def embeds(self) -> bool:
+        return bool(EMBEDS.keys() & self.dialects.keys())
 
 
 class Finding(Value, frozen=True, kw_only=True):
@@ -137,7 +146,7 @@ def _of_models(one: Model, other: Model, found: Match, used: Used) -> Iterator[F
         yield Finding(text=f"{was} becomes {becomes}: its answers will differ, and so will memory and speed")
     if "not told" in found.why:
         yield Finding(text=f"matched by {found.why}: make sure that {other.id} is the same model")
-    if (one.capabilities == {"embedding"} or _embeds(used)) and mine != yours:
+    if (one.capabilities == {"embedding"} or used.embeds) and mine != yours:
         yield Finding(text="vectors of another engine or quantisation may not fit an index that is made already")
 
 
@@ -156,16 +165,12 @@ def _of_abilities(one: Model, other: Model, target: Side, used: Used) -> Iterato
 
 def _wanted(used: Used) -> set[Capability]:
     """What callers are known to need."""
-    wanted: set[Capability] = {"embedding"} if _embeds(used) else set()
+    wanted: set[Capability] = {"embedding"} if used.embeds else set()
     wanted |= {"tools"} if any(sample.tools for sample in used.samples) else set()
     parts = [part for sample in used.samples for message in sample.messages for part in message.content]
     wanted |= {"vision"} if any(isinstance(part, Image) for part in parts) else set()
     wanted |= {"audio"} if any(isinstance(part, Audio) for part in parts) else set()
     return wanted | ({"insert"} if any(one.completion and one.completion.suffix for one in used.samples) else set())
-
-
-def _embeds(used: Used) -> bool:
-    return bool(_EMBEDS & used.dialects.keys())
 
 
 def _of_context(one: Model, other: Model, source: Side, used: Used) -> Iterator[Finding]:

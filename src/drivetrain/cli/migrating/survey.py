@@ -1,18 +1,21 @@
 """What is found out about both engines of a migration, and how they compare when they are asked the same."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from drivetrain.cli.command import Call, Failure, Missing, Misused
 from drivetrain.cli.migrating import ledger, replay, sides
-from drivetrain.cli.migrating.comparing import Comparison, column, likeness
-from drivetrain.cli.migrating.judging import Judged, Side, Used, judge
+from drivetrain.cli.migrating.comparing import Answer, Comparison, Kind, column, compared
+from drivetrain.cli.migrating.judging import EMBEDS, Judged, Side, Used, judge
 from drivetrain.cli.migrating.today import Public, behind, publics
 from drivetrain.cli.office import Office
+from drivetrain.engines import Engine
 from drivetrain.policies.access import plain
 from drivetrain.rollouts.plan import Plan
-from drivetrain.types import Request, Value
+from drivetrain.types import Value
 
-WARM = "Hi."
+Ask = Callable[[Engine, str], Coroutine[Any, Any, Sequence[Answer]]]  # an engine and its model → what became of each
 
 
 class Survey(Value, frozen=True, kw_only=True):
@@ -51,46 +54,48 @@ async def survey(call: Call, at: Office, source: str, target: str, given: Mappin
     return Survey(source=one, target=two, publics=names, judged=tuple(judged))
 
 
+class How(Value, frozen=True, kw_only=True):
+    """How both engines are asked."""
+
+    path: str | None  # of prompts, one a line
+    count: int  # of kept requests, at most
+    concurrency: int
+    tokens: int  # of an answer, at most
+
+
 async def validated(
-    call: Call,
-    at: Office,
-    found: Survey,
-    models: Sequence[str],
-    since_s: float,
-    *,
-    path: str | None,
-    count: int,
-    concurrency: int,
-    tokens: int,
+    call: Call, at: Office, found: Survey, models: Sequence[str], since_s: float, how: How
 ) -> Sequence[Comparison]:
     """Both engines, asked the same one after the other, name by name."""
     wanted = [one for one in found.named(models) if one.match.target is not None]
-    spoken = [one for one in wanted if found.source.model(one.match.source).capabilities != {"embedding"}]
-    if not spoken:
-        raise Failure("there is nothing to ask: no model that answers in words has a counterpart")
+    if not wanted:
+        raise Failure("there is nothing to ask: no model has a counterpart")
     return [
-        await _compared(call, at, found, one, _prompts(at, one.name, since_s, path, count), concurrency, tokens)
-        for one in spoken
+        await _compared(call, at, found, one, of, ask)
+        for one in wanted
+        for of, ask in _questions(at, found, one, since_s, how)
     ]
 
 
-def _prompts(at: Office, name: str, since_s: float, path: str | None, count: int) -> Sequence[Request]:
-    """Those of a file, else those that are kept, else our own."""
-    if path is not None:
-        return replay.written(path)
-    kept = tuple(ledger.samples(at.store, ledger.asked(at.store, name, since_s), count))
-    return kept or [replay.prompt(text) for text in replay.OPENING]
+def _questions(at: Office, found: Survey, one: Judged, since_s: float, how: How) -> Iterator[tuple[Kind, Ask]]:
+    """In words, unless it only embeds; for vectors if it only embeds, or if callers have it embed."""
+    given = replay.written(how.path) if how.path is not None else ()
+    rows, embeds = ledger.asked(at.store, one.name, since_s), one.used.embeds
+    if found.source.model(one.match.source).capabilities != {"embedding"}:
+        kept = ledger.samples(at.store, rows, how.count, ledger.WORDS)
+        requests = replay.chosen(replay.prompt, given, kept)
+        yield "answers", partial(replay.in_words, requests=requests, at_once=how.concurrency, most_tokens=how.tokens)
+    else:
+        embeds = True
+    if embeds:
+        texts = replay.chosen(replay.text, given, ledger.samples(at.store, rows, how.count, EMBEDS))
+        yield "vectors", partial(replay.as_vectors, requests=texts, at_once=how.concurrency)
 
 
-async def _compared(
-    call: Call, at: Office, found: Survey, one: Judged, prompts: Sequence[Request], at_once: int, tokens: int
-) -> Comparison:
-    becomes = one.match.target or ""
+async def _compared(call: Call, at: Office, found: Survey, one: Judged, of: Kind, ask: Ask) -> Comparison:
     answers, columns = [], []
-    for side, model in ((found.source, one.match.source), (found.target, becomes)):
-        asked = [replay.settled(request, model, tokens) for request in prompts]
+    for side, model in ((found.source, one.match.source), (found.target, one.match.target or "")):
         async with sides.reached(call, side.name, at.config.engines[side.name]) as engine:
-            await replay.answer(engine, replay.settled(replay.prompt(WARM), model, 1))  # loading it is not compared
-            answers.append(await replay.answers(engine, asked, at_once))
+            answers.append(await ask(engine, model))
         columns.append(column(side.name, model, answers[-1]))
-    return Comparison(name=one.name, source=columns[0], target=columns[1], alike=likeness(*answers))
+    return compared(one.name, of, source=columns[0], target=columns[1], both=answers)
