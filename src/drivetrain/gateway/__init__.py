@@ -104,7 +104,7 @@ class Gateway:
         self.retries = Retries()
         self._chooser = Chooser(pool, library, prices)
         self._arms = Arms(plan, lambda targets: self.catalog.placed(targets))
-        self.residence = Residence(pool, library, record, prices, self._arms.sides)
+        self.residence = Residence(pool, library, record, prices, self._arms.sides, self._chooser.version)
         self._attempts = Attempts(pool, library, self.residence)
         self._hedges = Hedges(self._attempts)
         self._policies = Policies()

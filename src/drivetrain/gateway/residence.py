@@ -54,13 +54,16 @@ class Residence:
         record: Record,
         prices: Callable[[], Table],
         sides: Callable[[Entry], Iterator[Entry]],
+        version: Callable[[Candidate], str],
     ) -> None:
-        """`sides` gives an entry as each arm of its rollout makes it: what is new is warm before callers reach it."""
+        """`sides` gives an entry as each arm of its rollout makes it: what is new is warm before callers reach it.
+        `version`: of the model behind a candidate."""
         self._pool = pool
         self._library = library
         self._record = record
         self._prices = prices
         self._sides = sides
+        self._version = version
         self._config = Config()
         self._catalog: Catalog | None = None
         self._wishes: Sequence[Wish] = ()
@@ -219,8 +222,9 @@ class Residence:
     async def _read(self, member: Member, wish: Wish, prompt: str) -> None:
         """Have the engine read a system prompt, for one token of an answer. It is on record as any other attempt."""
         request = self._request(member, wish, prompt)
-        candidate = Candidate(engine=member.name, model=wish.target.model, why=WHY)
-        price = self._prices().find(member.name, wish.target.model, wish.name, time.time())
+        target = wish.target
+        candidate = Candidate(engine=member.name, model=target.model, why=WHY, version=target.version)
+        price = self._prices().find(member.name, target.model, wish.name, time.time())
         meter = Meter(candidate, 1, price=price)
         try:
             async with aclosing(member.engine.generate(request)) as batches:
@@ -249,8 +253,8 @@ class Residence:
         self, member: Member, wish: Wish, request: Request, meter: Meter, outcome: Outcome, status: int, why: str
     ) -> None:
         call = Call(id=f"req_{ulid()}", dialect=DIALECT, received_s=meter.started_s)
-        region = member.config.region or ""
-        row = meter.row(request, call, model=wish.name, outcome=outcome, status=status, why=why, place=Place(region))
+        at = Place(member.config.region or "", version=self._version(meter.candidate))
+        row = meter.row(request, call, model=wish.name, outcome=outcome, status=status, why=why, place=at)
         self._record.attempt(row)
 
     def _complain(self, member: Member, wish: Wish, why: str) -> None:

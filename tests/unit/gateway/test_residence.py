@@ -126,6 +126,19 @@ async def test_a_warm_up_is_on_record_and_nobody_s() -> None:
     assert (row.key_id, row.prompt_tokens, row.completion_tokens) == ("", 5, 2)
 
 
+@pytest.mark.parametrize("outcome", ["ok", "error"])
+@pytest.mark.parametrize(("version", "told"), [("v2", "v2"), ("", "ab" * 6)])
+async def test_the_row_of_a_warm_up_tells_the_version_as_a_callers_does(version: str, told: str, outcome: str) -> None:
+    engine = Shelf("a", ANSWER if outcome == "ok" else [EngineFailed("no")])
+    engine.listed = (Model(id="m", digest="sha256:" + "ab" * 32),)
+    route = Route(targets=(Target(engine="a", model="m", version=version),), policy="warm")
+    config = Config(models={"chat": route}, policies={"warm": Policy(warm=Warm(prompts=(SYSTEM,)))})
+    gateway, notebook = gateway_of(config, engine)
+    async with at_work(gateway):
+        await until(lambda: notebook.attempts)
+    assert [(row.outcome, row.model_version) for row in notebook.attempts] == [(outcome, told)]
+
+
 async def test_until_it_is_warm_another_engine_is_asked() -> None:
     cold, warm = Shelf("cold", [60.0]), Shelf("warm")
     gateway, _ = gateway_of(config_of(Policy(warm=Warm(prompts=(SYSTEM,))), engines=("cold", "warm")), cold, warm)
