@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from drivetrain import residency
+from drivetrain.background import Work, lasting
 from drivetrain.cli.steering import Steering, moves
 from drivetrain.config import Config
 from drivetrain.errors import BadRequest, StoreAway
@@ -305,6 +306,22 @@ class Runtime:
             await asyncio.sleep(KEEP_UP_S)
 
 
+def _beside(runtime: Runtime, *, alone: bool) -> Iterator[tuple[str, Work]]:
+    """What goes on beside the requests, each by its name in the log. `alone`: there is no owner who does some of it."""
+    if runtime.board is not None:
+        yield "the board", runtime.board.run
+    yield "probes of engines", runtime.gateway.pool.run
+    yield "residency", runtime.gateway.residence.run
+    yield "copies of requests", runtime.gateway.shadows.run
+    yield "signs of life", runtime.hearts.run
+    yield "the library", runtime.keep_up
+    yield "the directory", runtime.directory.run
+    yield "limits and budgets", runtime.quota.run
+    yield "the watch", runtime.watch
+    if alone:
+        yield "rollouts", runtime.steering.run
+
+
 @asynccontextmanager
 async def assemble(
     home: Path, config: Config, logs: Logs, *, owner: Path | None = None
@@ -319,25 +336,13 @@ async def assemble(
     if relay is not None:
         runtime.gateway.residence.embedded = False  # the owner has that one
         runtime.app.routes = relay.table(runtime.routes, INFERENCE)
-    work = (
-        *((runtime.board.run,) if runtime.board is not None else ()),
-        runtime.gateway.pool.run,
-        runtime.gateway.residence.run,
-        runtime.gateway.shadows.run,
-        runtime.hearts.run,
-        runtime.keep_up,
-        runtime.directory.run,
-        runtime.quota.run,
-        runtime.watch,
-        *(() if owner else (runtime.steering.run,)),
-    )
     try:
         await runtime.gateway.pool.seek()
         await runtime.directory.refresh()  # prices, rollouts, and the keys that are used
         if owner is None:
             runtime.tell_moves()
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(run()) for run in work]
+            background = [group.create_task(lasting(name, run)) for name, run in _beside(runtime, alone=owner is None)]
             try:
                 yield runtime
             finally:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from drivetrain.background import lasting
 from drivetrain.cli.child import Child
 
 PAUSE_S = 10.0  # at most, before a worker that ended is started again
@@ -33,8 +34,8 @@ class Crew:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for worker in self._workers:
-                group.create_task(worker.run())
+            for number, worker in enumerate(self._workers):
+                group.create_task(lasting(f"the keeper of worker {number}", worker.run))
 
     async def _start(self) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from drivetrain.background import lasting
 from drivetrain.cli.child import Child
 from drivetrain.config import Config
 from drivetrain.sinks import kinds
@@ -63,7 +64,9 @@ async def exporting(home: Path, config: Config) -> AsyncGenerator[Exporter, None
     Raises `BadRequest` if a sink needs what is not installed.
     """
     exporter = Exporter(home, config)
-    running = asyncio.create_task(exporter.run())  # in no group: what the block raises is to leave it as it is
+    running = asyncio.create_task(
+        lasting("the keeper of the sinks", exporter.run)
+    )  # in no group: what the block raises is to leave it as it is
     try:
         yield exporter
     finally:

@@ -21,6 +21,7 @@ import uvloop
 from msgspec.structs import replace
 
 from drivetrain import config as configuration
+from drivetrain.background import lasting
 from drivetrain.cli import earlier
 from drivetrain.cli.child import leashed
 from drivetrain.cli.command import Call, Misused, command
@@ -216,11 +217,13 @@ class Server:
             leashed(stop)
         reload = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, reload.set)
-        work = [loop.create_task(self._look_after_config(reload, runtime, crew, leash=leash))]
+        heed = partial(self._look_after_config, reload, runtime, crew, leash=leash)
+        work = [loop.create_task(lasting("the configuration", heed))]
         if not leash:
             runtime.put_back = partial(self._put_back, runtime, crew)
             if runtime.directory.away or not self._opened:
-                work.append(loop.create_task(self._make_up(runtime)))
+                make_up = partial(self._make_up, runtime)
+                work.append(loop.create_task(lasting("what waits for the store", make_up)))
         try:
             await listener.serve(sockets=list(sockets))
         finally:

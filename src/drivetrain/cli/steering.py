@@ -6,11 +6,13 @@ Of several replicas, one does it. Who only believes to do no harm: a move is ref
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 from anyio.to_thread import run_sync
 
+from drivetrain.background import each
 from drivetrain.config.schema import Rollouts as Terms
 from drivetrain.errors import Conflict, NotFound, StoreAway
 from drivetrain.rollouts.experiments import compared
@@ -87,10 +89,12 @@ class Pilot:
     def look(self, running: Sequence[Rollout], now_s: float) -> None:
         """Move those that are to be moved. Blocks; raises `StoreAway`."""
         self._seen = {one.id: self._sight(one) for one in running}
-        for sighting in self._seen.values():
-            sighting.read()
-            if sighting.whole:
-                self._steer(sighting.rollout, sighting, now_s)
+        each(self._seen.values(), partial(self._look_at, now_s))
+
+    def _look_at(self, now_s: float, sighting: "Sighting") -> None:
+        sighting.read()
+        if sighting.whole:
+            self._steer(sighting.rollout, sighting, now_s)
 
     def _sight(self, rollout: Rollout) -> "Sighting":
         known = self._seen.get(rollout.id)

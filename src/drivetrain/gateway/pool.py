@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from drivetrain.background import lasting
 from drivetrain.config.schema import Breaker as BreakerConfig
 from drivetrain.config.schema import Discover, Target
 from drivetrain.config.schema import Engine as EngineConfig
@@ -124,16 +125,18 @@ class Pool:
     async def run(self) -> None:
         """Look for instances, and probe every member for as long as it is one."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._heed())
+            group.create_task(lasting("warnings of other replicas", self._heed))
             while True:
                 self._stirred.clear()
                 self._watched = {who: task for who, task in self._watched.items() if not task.done()}
                 for each in self._families.values():
                     if each not in self._watched and not each.discover.list:
-                        self._watched[each] = group.create_task(self._keep_looking(each))
+                        looking = lasting("the search for instances of an engine", partial(self._keep_looking, each))
+                        self._watched[each] = group.create_task(looking)
                 for member in (*self.members.values(), *self._leaving):
                     if member not in self._watched:
-                        self._watched[member] = group.create_task(self._watch(member))
+                        watching = lasting(f"probes of engine {member.name!r}", partial(self._watch, member))
+                        self._watched[member] = group.create_task(watching)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(1.0):
                         await self._stirred.wait()

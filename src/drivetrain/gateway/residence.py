@@ -10,10 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from drivetrain.background import lasting
 from drivetrain.config.schema import Config, Policy
 from drivetrain.errors import DrivetrainError, Forbidden
 from drivetrain.gateway.catalog import Catalog, Entry, Library
@@ -149,9 +151,9 @@ class Residence:
                     refreshed_s = time.monotonic()
                     self._refresh()
                 for member in tuple(self._pool.members.values()) if self._wishes else ():
-                    if self._due(member, mine := self._of(member)):
+                    if self._due(member, self._of(member)):
                         self._busy.add(member.name)
-                        group.create_task(self._attend(member, mine))
+                        group.create_task(self._see_to(member))
                 await asyncio.sleep(LOOK_S)
 
     def _due(self, member: Member, mine: Sequence[Wish]) -> bool:
@@ -162,19 +164,25 @@ class Residence:
         pinned = any(wish.pinned for wish in mine)
         return pinned and time.monotonic() - self._checked_s.get(member.name, 0.0) > KEEP_S
 
-    async def _attend(self, member: Member, mine: Sequence[Wish]) -> None:
-        round = member.warmth.round
+    async def _see_to(self, member: Member) -> None:
         try:
-            before, granted = self._attended.get(member.name, (0, ()))
-            if (before, granted) != (round, mine):
-                fresh = [wish for wish in mine if before != round or wish not in granted]
-                await self._settle(member, fresh, round)
-                self._attended[member.name] = (round, mine)
-            else:
-                await self._keep(member, mine)
-            self._checked_s[member.name] = time.monotonic()
+            await lasting(f"the models that engine {member.name!r} is to have", partial(self._attend, member))
         finally:
             self._busy.discard(member.name)
+
+    async def _attend(self, member: Member) -> None:
+        """It may have gone meanwhile, or something else may be wanted of it."""
+        round, mine = member.warmth.round, self._of(member)
+        if self._pool.members.get(member.name) is not member:
+            return
+        before, granted = self._attended.get(member.name, (0, ()))
+        if (before, granted) != (round, mine):
+            fresh = [wish for wish in mine if before != round or wish not in granted]
+            await self._settle(member, fresh, round)
+            self._attended[member.name] = (round, mine)
+        else:
+            await self._keep(member, mine)
+        self._checked_s[member.name] = time.monotonic()
 
     async def _settle(self, member: Member, fresh: Sequence[Wish], round: int) -> None:
         """What comes before requests, then the rest."""

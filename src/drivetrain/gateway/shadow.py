@@ -8,12 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
+from drivetrain.background import survived
 from drivetrain.config.schema import Cache, Hedge, Limits
 from drivetrain.config.schema import Retries as RetryRule
 from drivetrain.errors import DrivetrainError
@@ -107,7 +109,8 @@ class Shadows:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             while True:
-                group.create_task(self._send(await self._due.get()))
+                due = await self._due.get()
+                group.create_task(survived(f"a copy for rollout {due.copy.rollout.id}", partial(self._send, due)))
 
     async def _send(self, due: _Due) -> None:
         copy = due.copy

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+from drivetrain.background import survived
 from drivetrain.dialects import Reply
 from drivetrain.errors import DrivetrainError
 from drivetrain.gateway import Receipt
@@ -90,7 +91,7 @@ class Heartbeat:
                 await asyncio.sleep(self._silence_s / 4)
                 late = time.monotonic() - self._silence_s * 3 / 4
                 for stream in [stream for stream in self._streams if stream.quiet_since < late]:
-                    group.create_task(stream.beat())
+                    group.create_task(survived("a sign of life in a stream", stream.beat))
 
 
 async def whole(exchange: Exchange, reply: Reply, batches: Batches, receipt: Receipt) -> None:

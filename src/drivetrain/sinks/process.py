@@ -10,6 +10,7 @@ import anyio
 import msgspec
 from anyio.to_thread import run_sync
 
+from drivetrain.background import lasting
 from drivetrain.config.schema import Logging, Sink
 from drivetrain.errors import DrivetrainError
 from drivetrain.sinks.export import Export, Standing
@@ -18,7 +19,7 @@ from drivetrain.store import Store
 from drivetrain.store.exporting import Lead, Rows
 
 STAND_BY_S = 2.0  # between two looks whether the export is ours to do, or still is
-AGAIN_S = 10.0  # before a sink that broke is started again
+AGAIN_S, MOST_S = 10.0, 60.0  # before a sink that broke is started again: at first, and at most
 LAST_S = 5.0  # at the end, for rows that came since the last look
 log = logging.getLogger("drivetrain.sinks")
 
@@ -93,7 +94,10 @@ class Exports:
     async def _export(self, exports: Sequence[Export], lead: Lead) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                keepers = [group.create_task(self._keep(export)) for export in exports]
+                keepers = [
+                    group.create_task(lasting(f"sink {export.name}", export.run, pauses_s=(AGAIN_S, MOST_S)))
+                    for export in exports
+                ]
                 while await run_sync(lead.held) and not self._stop.is_set():
                     await self._pause(STAND_BY_S)
                 if not self._stop.is_set():
@@ -103,22 +107,6 @@ class Exports:
         finally:
             for export in exports:
                 self._told(Standing(name=export.name))  # how far behind it is, somebody else will tell
-
-    async def _keep(self, export: Export) -> None:
-        """A sink that breaks, by a mistake of ours, is started again, and breaks no other."""
-        while True:
-            running = asyncio.ensure_future(export.run())
-            try:
-                await asyncio.wait([running])
-            finally:
-                running.cancel()
-                await asyncio.wait([running])  # what it uses is closed after this
-            error = running.exception()
-            if error is not None:
-                log.error("sink %s broke, and is started again", export.name, exc_info=error)
-            if self._stop.is_set():
-                return
-            await self._pause(AGAIN_S)
 
     async def _pause(self, seconds: float) -> None:
         """Until then, or until it is time to end."""

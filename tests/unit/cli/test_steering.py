@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from drivetrain.cli.steering import ACTOR, Pilot, moves
 from drivetrain.rollouts.plan import Plan, Rollout
@@ -58,6 +59,16 @@ def test_a_rollout_whose_new_arm_fails_is_taken_back(store: Store) -> None:
     back = rollouts.get(one.id)
     assert (back.state, back.why.partition(":")[0]) == ("rolled_back", "errors")
     assert rollouts.history(one.id)[-1].evidence["guards"][0]["guard"] == "errors"
+
+
+def test_one_that_breaks_keeps_no_other_from_being_taken_back(store: Store) -> None:
+    rollouts, pilot = Rollouts(store), Pilot(store)
+    broken, one = begun(rollouts, model="other"), begun(rollouts)
+    write(store, one, "baseline", 0, 60)
+    write(store, one, "new", 100, 60, "absorbed")
+    with pytest.raises(ExceptionGroup):
+        pilot.look([replace(broken, stages=()), one], one.since_s + 1)
+    assert rollouts.get(one.id).state == "rolled_back"
 
 
 def test_one_that_somebody_has_ended_meanwhile_is_left_alone(store: Store) -> None:

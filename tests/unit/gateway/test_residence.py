@@ -185,6 +185,34 @@ async def test_an_engine_that_cannot_be_warmed_takes_requests_all_the_same(scrip
     assert len(engine.asked) == 1
 
 
+class Wrong(Shelf):
+    """It breaks where nobody thought that it would."""
+
+    async def load(self, model: str, **_: Any) -> None:
+        raise LookupError(model)
+
+    async def health(self) -> Health:
+        raise LookupError("health")
+
+
+async def test_an_engine_that_breaks_keeps_no_other_from_being_warmed(caplog: pytest.LogCaptureFixture) -> None:
+    wrong, engine = Wrong("a"), Shelf("b")
+    gateway, _ = gateway_of(config_of(Policy(warm=Warm(load=True)), engines=("a", "b")), wrong, engine)
+    wrong_member, member = gateway.pool.members.values()
+    await gateway.pool.probe(member)
+    wrong_member.health = wrong_member.warmth.judge(HERE, needed=True)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(gateway.residence.run()), group.create_task(gateway.pool.run())]
+        await until(
+            lambda: "the models that engine 'a' is to have" in caplog.text and "probes of engine 'a'" in caplog.text
+        )
+        await until(lambda: member.health.ready)
+        assert [task.done() for task in tasks] == [False, False]
+        for task in tasks:
+            task.cancel()
+    assert engine.there == {"chat-model"}
+
+
 async def test_a_new_configuration_warms_what_is_new_in_it_without_taking_the_engine_out() -> None:
     engine = Shelf("a")
     gateway, _ = gateway_of(config_of(), engine)
