@@ -169,7 +169,9 @@ class Gateway:
         return self._arms.sides(entry)
 
     def limited(self, entry: Entry, who: Principal) -> bool:
-        """Whether a limit or budget counts this request, or one of its fallbacks."""
+        """Whether a limit or budget counts this request, one of its fallbacks, or the copy that may be made of it."""
+        if self.shadows.copied(entry.name):
+            return True
         return any(self._admission.rules(who, other) for other in (entry, *self._fallbacks(entry)))
 
     def rules(self) -> Mapping[str, Rule]:

@@ -1,5 +1,6 @@
 """Copies of requests that go to a new arm of a rollout after their callers have been answered, and how the answers
-compare. No caller sees or waits for one; they have a budget of their own, and are charged to nobody.
+compare. No caller sees or waits for one; they have a budget of their own, and are charged to nobody. What they may
+cost, and how many may run at once, is counted by the quota: of all processes together, where those share one.
 """
 
 import asyncio
@@ -16,9 +17,10 @@ import msgspec
 from msgspec.structs import replace
 
 from drivetrain.background import survived
-from drivetrain.config.schema import Cache, Hedge, Limits
+from drivetrain.config.schema import Cache, Hedge, Limits, Queue
 from drivetrain.config.schema import Retries as RetryRule
 from drivetrain.errors import DrivetrainError
+from drivetrain.gateway.admission import Admission
 from drivetrain.gateway.arms import Arms
 from drivetrain.gateway.attempt import Attempts
 from drivetrain.gateway.catalog import Entry
@@ -26,7 +28,7 @@ from drivetrain.gateway.meter import Call
 from drivetrain.gateway.retries import Retries
 from drivetrain.gateway.visit import House, Visit
 from drivetrain.gateway.way import Leg
-from drivetrain.governance import SCOPES, Attempt, Comparison, Principal, Rule
+from drivetrain.governance import SCOPES, Attempt, Comparison, Principal, Resource, Rule
 from drivetrain.rollouts.plan import Compare, Rollout, Shadow, shadowed
 from drivetrain.router import Candidate
 from drivetrain.types import Choice, Event, Fold, Request, Response, fold
@@ -78,7 +80,8 @@ class Shadows:
         self._arms = arms
         self._resolve = resolve
         self._attempts = attempts
-        self._house = house._replace(record=_Aside(told), retries=Retries())
+        admission = Admission(house.admission.quota, _Unheard())
+        self._house = house._replace(admission=admission, record=_Aside(told), retries=Retries())
         self._told = told
         self._choose = choose
         self._draw = draw
@@ -95,8 +98,13 @@ class Shadows:
             return None
         return Copy(rollout, shadow, entry.name, request, call)
 
+    def copied(self, model: str) -> bool:
+        """Whether requests of this public name may be copied now."""
+        rollout = self._arms.rollout(model)
+        return rollout is not None and shadowed(rollout) is not None
+
     def under_way(self, rollout: str) -> int:
-        """How many copies wait or are being answered."""
+        """How many copies wait or are being answered in this process."""
         return self._under_way.get(rollout, 0)
 
     def answered(self, copy: Copy, heard: Sequence[Event], row: Attempt) -> None:
@@ -146,6 +154,14 @@ class Shadows:
         return folded.response(), visit.answered
 
 
+class _Unheard:
+    """Nobody is told that a copy was not let in: no caller was turned away."""
+
+    def enqueue(self) -> None: ...
+    def dequeue(self) -> None: ...
+    def refused(self, resource: Resource) -> None: ...
+
+
 class _Aside:
     """Keeps copies apart from the requests of callers: they are none, and are not counted as such."""
 
@@ -169,21 +185,26 @@ def model_of(rollout: str) -> str:
 
 
 def nobody(rollout: Rollout, shadow: Shadow) -> Principal:
-    """Who asks for a copy: somebody whose only limit is its budget, which counts what the ledger has of its rollout."""
-    name = model_of(rollout.id)
-    rule = Rule(
-        id=f"policy:shadow:{name}:money:total",
-        owner=f"shadow of rollout {rollout.id}",
-        resource="money",
-        amount=round(shadow.usd * MICRO),
-        per="total",
+    """Who asks for a copy: somebody with a budget, which counts what the ledger has of its rollout, and with slots."""
+    place, owner = f"policy:shadow:{model_of(rollout.id)}", f"shadow of rollout {rollout.id}"
+    budget = Rule(
+        id=f"{place}:money:total", owner=owner, resource="money", amount=round(shadow.usd * MICRO), per="total"
     )
-    return Principal(name="shadow", scopes=SCOPES, rules=(rule,))
+    slots = Rule(id=f"{place}:concurrency:", owner=owner, resource="concurrency", amount=shadow.concurrency)
+    return Principal(name="shadow", scopes=SCOPES, rules=(budget, slots))
 
 
 def plain(entry: Entry) -> Entry:
-    """Without what its policy sets for callers: no limits, no budgets, one attempt."""
-    policy = replace(entry.policy, limits=Limits(), budgets=(), retries=RetryRule(max=0), hedge=Hedge(), cache=Cache())
+    """Without what its policy sets for callers: no limits, no budgets, one attempt, and no wait for a slot."""
+    policy = replace(
+        entry.policy,
+        limits=Limits(),
+        budgets=(),
+        queue=Queue(size=0),
+        retries=RetryRule(max=0),
+        hedge=Hedge(),
+        cache=Cache(),
+    )
     return replace(entry, policy_name="shadow", policy=policy)
 
 

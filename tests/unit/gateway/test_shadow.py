@@ -1,8 +1,8 @@
 """Copies of requests for a new arm: when they go, what they cost, how they compare, and that no caller is touched."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from drivetrain.governance import Attempt, Price, Principal
 from drivetrain.rollouts.plan import Arm, Plan, Prompt, Rollout, Shadow, Stage
 from drivetrain.types import Choice, Response, ToolCall, fold
 from tests.fakes.engine import ANSWER, END, HELLO, ScriptedEngine, ask, gateway_over, route_to
+from tests.unit.quota.counting import shared
 
 pytestmark = pytest.mark.anyio
 WHO = Principal(key_id="k", user="u", project="p", team="t", org="o")
@@ -45,6 +46,9 @@ class House:
     async def ask(self, call: Call = CALL) -> str:
         async with aclosing(self.gateway.generate(ask(), call)) as batches:
             return fold([event async for events in batches for event in events]).choices[0].text
+
+    def idle(self) -> bool:
+        return not self.gateway.shadows.under_way("R")
 
     @property
     def copies(self) -> list[Attempt]:
@@ -114,7 +118,7 @@ async def test_a_copy_that_fails_is_on_record_and_compared_with_nothing() -> Non
     async with at_work(house.gateway):
         assert await house.ask() == "Hello world"
         await seen(lambda: house.copies)
-        await seen(lambda: not house.gateway.shadows.under_way("R"))
+        await seen(house.idle)
     assert [row.outcome for row in house.copies] == ["error"]
     assert house.notebook.comparisons == []
     assert len(house.new.asked) == 1  # it is not tried again
@@ -167,7 +171,7 @@ async def test_no_more_are_under_way_at_once_than_it_says() -> None:
         await house.ask()
     assert house.gateway.shadows.under_way("R") == 2
     async with at_work(house.gateway):
-        await seen(lambda: not house.gateway.shadows.under_way("R"))
+        await seen(house.idle)
     assert len(house.copies) == 2
 
 
@@ -179,8 +183,42 @@ async def test_copies_end_when_their_budget_is_used_up_and_callers_go_on() -> No
     async with at_work(house.gateway):
         for _ in range(4):
             assert await house.ask() == "Hello world"
-            await seen(lambda: not house.gateway.shadows.under_way("R"))
+            await seen(house.idle)
     assert len(house.copies) == 2
+
+
+# Of several processes that count together, as replicas do in Redis.
+
+
+@asynccontextmanager
+async def replicas(url: str, shadow: Shadow) -> AsyncGenerator[Sequence[House], None]:
+    async with AsyncExitStack() as stack:
+        quotas = [await stack.enter_async_context(shared(url)) for _ in range(2)]
+        yield [House(rollout=replace(ROLLOUT, shadow=shadow), prices=(PRICE,), quota=each) for each in quotas]
+
+
+async def test_the_budget_is_one_for_all_replicas(redis_url: str) -> None:
+    async with replicas(redis_url, replace(SHADOW, usd=3.5)) as houses, AsyncExitStack() as stack:
+        for house in houses:
+            await stack.enter_async_context(at_work(house.gateway))
+        for number in range(8):
+            house = houses[number % 2]
+            assert await house.ask() == "Hello world"
+            await seen(house.idle)
+        assert [len(house.copies) for house in houses] == [2, 1]
+
+
+async def test_so_many_are_under_way_at_once_at_all_replicas_together_and_the_others_are_dropped(
+    redis_url: str,
+) -> None:
+    async with replicas(redis_url, replace(SHADOW, concurrency=1)) as [first, second]:
+        first.new.play(([HELLO], 60.0, END))  # it takes its time
+        async with at_work(first.gateway), at_work(second.gateway):
+            await first.ask()
+            await seen(lambda: first.new.asked)
+            await second.ask()
+            await seen(second.idle)
+            assert (len(second.new.asked), second.copies, second.notebook.refusals) == (0, [], [])
 
 
 async def test_limits_and_budgets_of_the_policy_are_not_touched() -> None:
@@ -189,7 +227,7 @@ async def test_limits_and_budgets_of_the_policy_are_not_touched() -> None:
     async with at_work(house.gateway):
         for _ in range(2):
             await house.ask()
-            await seen(lambda: not house.gateway.shadows.under_way("R"))
+            await seen(house.idle)
     assert len(house.copies) == 2
 
 

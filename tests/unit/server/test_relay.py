@@ -9,7 +9,7 @@ import pytest
 from drivetrain.config.schema import Engine, Limits, Policy, Target
 from drivetrain.gateway import Gateway
 from drivetrain.gateway.pool import Member
-from drivetrain.rollouts.plan import Arm, Plan, Rollout, Stage
+from drivetrain.rollouts.plan import Arm, Plan, Rollout, Shadow, Stage
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.relay import Relay
 from drivetrain.server.routing import Routes
@@ -74,6 +74,16 @@ async def test_what_an_arm_of_a_rollout_may_bring_to_the_embedded_engine_is_the_
 @pytest.mark.parametrize(("counts", "answered"), [(False, "owner"), (True, "worker")])
 async def test_what_is_counted_is_the_owners_unless_all_count_in_one_place(counts: bool, answered: str) -> None:
     behind = gateway(routes={"far": route_to(FAR)}, policy=Policy(limits=Limits(concurrency=4)))
+    assert await who_answers("far", behind, counts=counts) == answered
+
+
+@pytest.mark.parametrize(("counts", "answered"), [(False, "owner"), (True, "worker")])
+async def test_so_is_what_copies_are_made_of(counts: bool, answered: str) -> None:
+    """They have a budget, and so many at once."""
+    arms = (Arm(name="baseline"), Arm(name="new"))
+    stages = (Stage(percent=0.0, shadow=True), Stage(percent=100.0))
+    rollout = Rollout(id="R", model="far", arms=arms, stages=stages, shadow=Shadow())
+    behind = gateway(routes={"far": route_to(FAR)}, plan=lambda: Plan(rollouts={"far": rollout}))
     assert await who_answers("far", behind, counts=counts) == answered
 
 
