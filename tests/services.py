@@ -31,7 +31,8 @@ TEMPLATE = "migrated"  # the database that fresh ones are copies of: at the newe
 class PostgresServer:
     """A server with a folder of its own. `stop` and `start` it as faults; its databases stay."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
+        self._host = host
         self._data = folder / "data"
         self._log = folder / "log"
         self._names = itertools.count(1)
@@ -43,17 +44,19 @@ class PostgresServer:
         settings = ("-U", "drivetrain", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
         done = self._run("initdb", "-D", str(self._data), *settings)
         assert done.returncode == 0, done.stdout + done.stderr
+        with (self._data / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet trust\n")
 
     @property
     def running(self) -> bool:
         return self._process is not None
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql://drivetrain:secret@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://drivetrain:secret@{self._host}:{self.port}/{database}"
 
     def start(self) -> None:
         settings = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": self._host,
             "unix_socket_directories": "",
             "fsync": "off",  # nobody pulls the plug
             "shared_buffers": "32MB",

@@ -18,9 +18,10 @@ PORTS = 55_536  # nodes of a cluster take the port 10,000 above theirs too
 
 
 class RedisServer:
-    """A server of its own on loopback. `stop` and `start` it as faults; it forgets everything."""
+    """A server of its own. `stop` and `start` it as faults; it forgets everything."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, host: str = "127.0.0.1") -> None:
+        self._host = host
         self.port = free_port(PORTS)
         self._folder = folder
         self._options = options
@@ -28,13 +29,13 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{self._host}:{self.port}"
 
     def client(self) -> "Redis":
-        return Redis(host="127.0.0.1", port=self.port, protocol=2, decode_responses=True)
+        return Redis(host=self._host, port=self.port, protocol=2, decode_responses=True)
 
     def start(self) -> None:
-        settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        settings = ["--port", str(self.port), "--bind", self._host, "--save", "", "--appendonly", "no"]
         command = [REDIS_SERVER_PATH, *settings, "--dir", str(self._folder), *self._options]
         log = self._folder / "redis.log"
         self._process = Listening(command, log, ready=b"Ready to accept connections", within_s=START_S)

@@ -126,15 +126,19 @@ class Balancer(Passing):
     """Takes each new connection to the next server that is ready, as its `/readyz` said last. Where each answers may
     change at any time."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float) -> None:
         super().__init__()
+        self._patience_s = patience_s
         self.servers: dict[str, str] = {}  # by a name: where it answers
         self.ready: set[str] = set()  # names
         self._turn = 0
 
     async def run(self) -> None:
         """Look at each again and again. One that says so, or says nothing at all, is not ready; a slow one is."""
-        async with httpx2.AsyncClient(timeout=30.0, trust_env=False) as client, asyncio.TaskGroup() as group:
+        async with (
+            httpx2.AsyncClient(timeout=self._patience_s, trust_env=False) as client,
+            asyncio.TaskGroup() as group,
+        ):
             for name in self.servers:
                 group.create_task(self._look(client, name))
 
@@ -158,9 +162,9 @@ class Balancer(Passing):
 
 
 @asynccontextmanager
-async def balanced(servers: Mapping[str, str]) -> AsyncGenerator[Balancer, None]:
-    """Over these servers, as soon as all of them are ready."""
-    balancer = Balancer()
+async def balanced(servers: Mapping[str, str], patience_s: float = 30.0) -> AsyncGenerator[Balancer, None]:
+    """Over these servers, as soon as all of them are ready. One that says nothing for `patience_s` is not."""
+    balancer = Balancer(patience_s)
     balancer.servers.update(servers)
     await balancer.open()
     looking = asyncio.create_task(balancer.run())

@@ -59,7 +59,9 @@ class FakeUpstream:
         tls: ssl.SSLContext | None = None,
         idle_close_s: float | None = None,
         port: int = 0,
+        host: str = "127.0.0.1",
     ) -> None:
+        self._host = host
         self.requests: list[Received] = []
         self.accepted = 0  # connections so far
         self.open = 0  # connections now
@@ -89,10 +91,10 @@ class FakeUpstream:
     async def listen(self) -> None:
         """Take connections, again after `refuse`: where it was."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self._port, ssl=self._tls)
+        self._server = await loop.create_server(lambda: _Connection(self), self._host, self._port, ssl=self._tls)
         self._port = self._server.sockets[0].getsockname()[1]
         scheme = "https" if self._tls else "http"
-        self.url = f"{scheme}://127.0.0.1:{self._port}"
+        self.url = f"{scheme}://{self._host}:{self._port}"
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
