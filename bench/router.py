@@ -40,6 +40,7 @@ MODEL = "llama3.1:8b"
 MEMORY = "bytes for each engine"
 REGIONS = ("eu", "us", "ap")
 WISHES: Mapping[str, tuple[Routing, str | None]] = {
+    "nothing special": (Routing(), None),
     "prompts kept together": (Routing(affinity="prefix"), None),
     "sessions kept together": (Routing(affinity="session"), None),
     "the own region first": (Routing(), "eu"),
@@ -135,8 +136,10 @@ def pool_of(many: int) -> tuple[Pool, list[Target]]:
 
 
 def decisions(pool: Pool, targets: Sequence[Target], what: str) -> dict[str, float]:
+    roster = router.Roster(targets, up=pool.up)
+
     def decide() -> router.Decision:
-        return router.candidates(targets, pool.standing, random.random)
+        return router.candidates(roster, pool.standing, random.random)
 
     return {
         f"first {what}": microseconds(decide),
@@ -159,7 +162,7 @@ def wishes(many: int) -> dict[str, float]:
         entry = Entry(name="chat", targets=tuple(targets), policy=Policy(routing=routing))
         facts = chooser.facts(entry, REQUEST, CALL)
         terms = chooser.terms(entry, facts, count=True)
-        decide = partial(router.candidates, targets, pool.standing, random.random, facts, terms)
+        decide = partial(router.candidates, chooser.roster(targets), pool.standing, random.random, facts, terms)
         measured[f"first of {many}, {name}, µs"] = microseconds(decide)
         asked = partial(chooser.decide, entry, REQUEST, CALL)
         measured[f"all of it, of {many}, {name}, µs"] = microseconds(asked)

@@ -17,9 +17,9 @@ from sim.traffic import Asked
 
 from drivetrain import router
 from drivetrain.config.schema import Routing, Target
-from drivetrain.gateway.choose import ANY_CONTEXT, MANY
+from drivetrain.gateway.choose import MANY
 from drivetrain.policies import prices
-from drivetrain.router import USUAL, Facts, Heat, Roster, Standing, Terms, Traits, Work
+from drivetrain.router import USUAL, Facts, Heat, Roster, Standing, Terms, Work
 from drivetrain.types import Usage
 
 DRAWS = 50  # of one that has to be ready, at most
@@ -120,7 +120,7 @@ class Ours:
         self._draw = yard.chance.random
         self._by_name = {box.target.engine: box for box in yard.boxes}
         self._targets = tuple(box.target for box in yard.boxes)
-        self._roster = Roster(self._targets, lambda target: self._by_name[target.engine].region)
+        self._roster = Roster(self._targets, lambda target: self._by_name[target.engine].traits)
         self._heat = Heat()
         self._kept: dict[int, tuple[Work, list[int]]] = {}
 
@@ -133,9 +133,7 @@ class Ours:
 
     def _decide(self, asked: Asked) -> router.Decision:
         facts = self._facts(asked)
-        plain = not facts.region and facts.prompt_tokens + facts.limit <= ANY_CONTEXT and self._routing == Routing()
-        terms = None if plain else self._terms(facts)
-        return router.candidates(self._targets, self._standing, self._draw, facts, terms)
+        return router.candidates(self._roster, self._standing, self._draw, facts, self._terms(facts))
 
     def _facts(self, asked: Asked) -> Facts:
         affinity = self._routing.affinity
@@ -153,8 +151,6 @@ class Ours:
     def _terms(self, facts: Facts) -> Terms:
         return Terms(
             wish=router.wish(self._routing, facts),
-            roster=self._roster,
-            traits=self._traits,
             micro_usd=lambda target: self._micro_usd(target, facts),
             work=self._work,
             share=self._heat.met(facts.shared) if self._routing.affinity == "prefix" else 0.0,
@@ -162,9 +158,6 @@ class Ours:
 
     def _standing(self, target: Target) -> Standing:
         return self._by_name[target.engine].standing(self._clock.now_s)
-
-    def _traits(self, target: Target) -> Traits:
-        return self._by_name[target.engine].traits
 
     def _micro_usd(self, target: Target, facts: Facts) -> float:
         usage = Usage(prompt=facts.prompt_tokens, completion=facts.output_tokens)
@@ -178,7 +171,7 @@ class Ours:
             return kept[0]
         boxes = [self._by_name[target.engine] for target in targets]
         work = router.work_of(
-            targets, [box.outstanding if box.ready and not box.breaker.opened else -1 for box in boxes]
+            [(box.outstanding, box.target.weight) for box in boxes if box.ready and not box.breaker.opened]
         )
         self._kept[id(targets)] = work, [len(targets) // MANY]
         return work

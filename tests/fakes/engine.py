@@ -188,7 +188,8 @@ def gateway_over(
     table = Table(prices)
     gateway = Gateway(config, EmptyLibrary(), host, notebook, quota or MemoryQuota(), lambda: table, plan)
     for engine in engines:
-        gateway.pool.members[engine.name] = Member(engine.name, Engine(kind=engine.kind), engine)
+        member = gateway.pool.members[engine.name] = Member(engine.name, Engine(kind=engine.kind), engine)
+        member.changed = gateway.pool.changed
     return gateway, notebook
 
 

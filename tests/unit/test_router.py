@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.config.schema import Target
-from drivetrain.router import UNKNOWN, Candidate, Standing, candidates
+from drivetrain.router import UNKNOWN, Candidate, Roster, Standing, candidates
 
 READY, AWAY = Standing(), Standing(ready=False)
 
@@ -18,7 +18,7 @@ def target(engine: str, *, weight: int = 1, tier: int = 0) -> Target:
 
 def chosen(targets: list[Target], standings: dict[str, Standing], seed: int = 0) -> list[Candidate]:
     known = {each.engine: standings.get(each.engine, UNKNOWN) for each in targets}
-    return list(candidates(targets, lambda each: known[each.engine], Random(seed).random).order)
+    return list(candidates(Roster(targets), lambda each: known[each.engine], Random(seed).random).order)
 
 
 def names(targets: list[Target], standings: dict[str, Standing], seed: int = 0) -> list[str]:

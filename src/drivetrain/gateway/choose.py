@@ -1,18 +1,18 @@
 """The choice of an engine for a request: gathers what it depends on, hands it to the router, remembers what is costly.
 
-A request of a policy that wants nothing special, and that any engine can answer, is chosen for by load and speed alone.
+Every request is chosen for in one way, whatever its policy wants.
 """
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
 
 from drivetrain import router
-from drivetrain.config.schema import Config, Routing, Target
+from drivetrain.config.schema import Config, Target
 from drivetrain.errors import ModelNotFound
 from drivetrain.gateway import fingerprints
 from drivetrain.gateway.catalog import Entry, Library
@@ -20,16 +20,25 @@ from drivetrain.gateway.meter import Call
 from drivetrain.gateway.pool import Member, Pool
 from drivetrain.policies import demand, prices
 from drivetrain.policies.prices import Table
-from drivetrain.router import ORDINARY, USUAL, Candidate, Decision, Facts, Heat, Roster, Terms, Traits, Work, work_of
+from drivetrain.router import (
+    ORDINARY,
+    PLAIN,
+    USUAL,
+    Candidate,
+    Decision,
+    Facts,
+    Heat,
+    Roster,
+    Terms,
+    Traits,
+    Work,
+    work_of,
+)
 from drivetrain.types import EmbedRequest, Image, Model, Request, Usage
 
-UNWANTED = Routing()
-ANY_CONTEXT = 2048  # tokens that every model has room for
-HURRY_S = 30.0  # for a request with less time, engines are looked at for whether they are fast enough
 MOST = 512  # lists of targets, and models of engines, that are remembered
 MANY = 16  # engines whose work is looked at for each request
 DIGITS = 12  # of a digest, that tell a model's version
-NOT_HERE = -1  # work of an engine that is not to be asked
 _place: Callable[[Target], tuple[Any, ...]] = attrgetter("engine", "model", "weight", "tier")
 
 
@@ -59,27 +68,23 @@ class Chooser:
         self._rosters, self._alike, self._traits, self._kept = {}, {}, {}, {}
 
     def decide(self, entry: Entry, request: Request | EmbedRequest, call: Call) -> Decision:
-        targets = entry.targets
-        if len(targets) == 1:
-            return router.candidates(targets, self._pool.standing, self._draw)
-        routing = entry.policy.routing
-        wanted = routing != UNWANTED
-        facts = self.facts(entry, request, call) if wanted else facts_of(request, call, self._region)
-        if not wanted and not special(facts):
-            return router.candidates(targets, self._pool.standing, self._draw, facts)
-        terms = self.terms(entry, facts, count=True)
-        return router.candidates(terms.roster.targets, self._pool.standing, self._draw, facts, terms)
+        if len(entry.targets) == 1:
+            return self.usual(entry)
+        facts = self.facts(entry, request, call)
+        return self._decided(entry, facts, self.terms(entry, facts, count=True))
 
     def explain(self, entry: Entry, facts: Facts, request: Request | None = None, session: str = "") -> Decision:
         """As `decide` for a request of which only this is known; counts nothing."""
         shared, own = self._known_by(entry, request or Request(model=entry.name), session)
         facts = replace(facts, shared=shared, own=own, region=facts.region or self._region)
-        terms = self.terms(entry, facts, count=False)
-        return router.candidates(terms.roster.targets, self._pool.standing, self._draw, facts, terms)
+        return self._decided(entry, facts, self.terms(entry, facts, count=False))
 
     def usual(self, entry: Entry) -> Decision:
         """Where nothing is known of a request."""
-        return router.candidates(entry.targets, self._pool.standing, self._draw)
+        return self._decided(entry, USUAL, PLAIN)
+
+    def _decided(self, entry: Entry, facts: Facts, terms: Terms) -> Decision:
+        return router.candidates(self.roster(entry.targets), self._pool.standing, self._draw, facts, terms)
 
     def facts(self, entry: Entry, request: Request | EmbedRequest, call: Call) -> Facts:
         """What the choice may depend on, as far as the entry's policy wants it."""
@@ -104,8 +109,6 @@ class Chooser:
             share = self._heat.met(facts.shared) if count else self._heat.share(facts.shared)
         return Terms(
             wish=router.wish(entry.policy.routing, facts),
-            roster=self._roster(entry.targets),
-            traits=self.traits,
             micro_usd=_Costs(self._prices(), self._pool, entry.name, facts).of,
             work=self._work,
             share=share,
@@ -113,34 +116,32 @@ class Chooser:
 
     def _work(self, targets: Sequence[Target]) -> Work:
         """Of many engines not for every request anew: a few requests more or less do not move their mean."""
-        key = id(targets)
-        kept = self._kept.get(key)
-        if kept is not None and kept.targets is targets and kept.uses > 0:
-            kept.uses -= 1
-            return kept.work
-        if len(self._kept) >= MOST:
-            self._kept.clear()
-        members = self._pool.members
-        work = work_of(targets, [_work_of(members.get(target.engine)) for target in targets])
-        self._kept[key] = _Kept(targets, work, uses=len(targets) // MANY)
-        return work
+        version = self._pool.version
+        kept = self._kept.get(id(targets))
+        if kept is None or kept.targets is not targets or kept.version != version:
+            if len(self._kept) >= MOST:
+                self._kept.clear()
+            kept = self._kept[id(targets)] = _Kept(targets, self._pool.members, version)
+        return kept.told()
 
-    def _roster(self, targets: Sequence[Target]) -> Roster:
-        """Names that engines list have other targets for every request, but alike ones."""
+    def roster(self, targets: Sequence[Target]) -> Roster:
+        """Of these targets, as the pool is now. Names that engines list have other targets for every request, but alike
+        ones."""
         found = self._rosters.get(id(targets))
-        if found is not None and found.targets is targets:
-            return found
+        if found is None or found.targets is not targets:
+            found = self._alike_to(targets)
+        if found.version != self._pool.version:
+            found.renew(self._pool.version)
+        return found
+
+    def _alike_to(self, targets: Sequence[Target]) -> Roster:
         places = tuple(map(_place, targets))
-        alike = self._alike.get(places)
-        if alike is None:
+        found = self._alike.get(places)
+        if found is None:
             if len(self._alike) >= MOST:
                 self._rosters, self._alike = {}, {}
-            alike = self._alike[places] = self._rosters[id(targets)] = Roster(targets, self._region_of)
-        return alike
-
-    def _region_of(self, target: Target) -> str:
-        member = self._pool.members.get(target.engine)
-        return (member.config.region or "") if member is not None else ""
+            found = self._alike[places] = self._rosters[id(targets)] = Roster(targets, self.traits, self._pool.up)
+        return found
 
     def version(self, target: Target | Candidate) -> str:
         """Of the model behind a target, as the configuration or its engine tells; "": nobody does."""
@@ -187,30 +188,38 @@ class Chooser:
 
 
 class _Kept:
-    """Work that was looked at, for so many further requests."""
+    """The work of some targets as it was looked at, for so many further requests."""
 
-    __slots__ = ("targets", "uses", "work")
+    __slots__ = ("_up", "_uses", "_work", "targets", "version")
 
-    def __init__(self, targets: Sequence[Target], work: Work, *, uses: int) -> None:
+    def __init__(self, targets: Sequence[Target], members: Mapping[str, Member], version: int) -> None:
+        """`version`: of the pool, by which it is known who is up."""
         self.targets = targets
-        self.work = work
-        self.uses = uses
+        self.version = version
+        found = [(members.get(target.engine), target.weight) for target in targets]
+        self._up = [(member, weight) for member, weight in found if member is not None and member.up]
+        self._work = Work(outstanding=0, weight=0, least=0.0)
+        self._uses = 0
+
+    def told(self) -> Work:
+        if self._uses:
+            self._uses -= 1
+        else:
+            self._uses = len(self.targets) // MANY
+            self._work = work_of(
+                [(one.outstanding + one.others, weight) for one, weight in self._up if not one.breaker.opened]
+            )
+        return self._work
 
 
 def version_of(model: Model) -> str:
     return model.digest.removeprefix("sha256:")[:DIGITS]
 
 
-def _work_of(member: Member | None) -> int:
-    if member is None or member.drained or not member.health.ready or member.breaker.opened:
-        return NOT_HERE
-    return member.outstanding + member.others
-
-
 class _Costs:
     """What one request is expected to cost where, in micro-dollars."""
 
-    __slots__ = ("_facts", "_known", "_model", "_now_s", "_pool", "_table", "_usage")
+    __slots__ = ("_facts", "_known", "_model", "_now_s", "_pool", "_table")
 
     def __init__(self, table: Table, pool: Pool, model: str, facts: Facts) -> None:
         self._table = table
@@ -218,7 +227,6 @@ class _Costs:
         self._model = model
         self._facts = facts
         self._known: dict[int, float] = {}
-        self._usage: Usage | None = None
         self._now_s = 0.0
 
     def of(self, target: Target) -> float:
@@ -228,18 +236,16 @@ class _Costs:
         return found
 
     def _worked_out(self, target: Target) -> float:
-        facts = self._facts
-        if self._usage is None:
-            self._usage = Usage(prompt=facts.prompt_tokens, completion=facts.output_tokens)
-            self._now_s = time.time()
+        prompt, answer = self._facts.prompt_tokens, self._facts.output_tokens
+        self._now_s = self._now_s or time.time()
         price = self._table.find(target.engine, target.model, self._model, self._now_s)
         if price is None:
             return 0.0
-        taken_s = 0.0
-        if price.second or price.watts:
-            speed = self._pool.standing(target).speed
-            taken_s = speed.expected_s(facts.prompt_tokens, facts.output_tokens) if speed is not None else 0.0
-        return float(prices.cost(price, self._usage, taken_s).micro_usd)
+        if not (price.second or price.watts):
+            return float(prices.spoken(price, prompt, answer))
+        speed = self._pool.standing(target).speed
+        taken_s = speed.expected_s(prompt, answer) if speed is not None else 0.0
+        return float(prices.cost(price, Usage(prompt=prompt, completion=answer), taken_s).micro_usd)
 
 
 def facts_of(request: Request | EmbedRequest, call: Call, region: str, *, shared: int = 0, own: int = 0) -> Facts:
@@ -262,17 +268,6 @@ def facts_of(request: Request | EmbedRequest, call: Call, region: str, *, shared
         region=region,
         shared=shared,
         own=own,
-    )
-
-
-def special(facts: Facts) -> bool:
-    """Whether not every engine may be able to answer, or not every one is as near."""
-    return (
-        facts.tools
-        or facts.images
-        or facts.prompt_tokens + facts.limit > ANY_CONTEXT
-        or bool(facts.region)
-        or (facts.deadline_s is not None and facts.deadline_s < HURRY_S)
     )
 
 

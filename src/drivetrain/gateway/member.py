@@ -36,17 +36,19 @@ class Member:
         self.engine = engine
         self.outstanding = 0
         self.others = 0  # requests that others had there when it was last probed, if it tells
-        self.drained = False  # somebody took it out: no new requests
+        self.changed: Callable[[], None] = lambda: None  # called when it comes up or goes, or has other models
+        self._drained = False
+        self.up = True  # its last probe found it ready, and nobody took it out
         self.tell: Callable[[str], None] = lambda event: None  # of its breaker
         self._aside = False  # what was last told
         self.not_before_s = 0.0  # by `clock`; until then it asked to be left alone (Retry-After)
         self.breaker = Breaker(rules)
-        self.health = UNPROBED
+        self._health = UNPROBED
         self.warmth = Warmth()
         self.warms: Callable[[Member], bool] = lambda member: False  # has to be warmed before requests
         self._gone = False  # the last probe found it away
         self.told_live: bool | None = None  # what the last notice said
-        self.models: Sequence[Model] = ()
+        self._models: Sequence[Model] = ()
         self.ailing = asyncio.Event()  # a request found it away: probe now
         self._idle: asyncio.Event | None = None
         self._clock = clock
@@ -54,19 +56,53 @@ class Member:
         self._trials: list[Meter] = []  # attempts that began while its breaker was open
         self._believed: Meter | None = None  # the one of them whose first token closed it
 
+    @property
+    def health(self) -> Health:
+        return self._health
+
+    @health.setter
+    def health(self, health: Health) -> None:
+        self._health = health
+        self._come_or_go()
+
+    @property
+    def drained(self) -> bool:
+        """Somebody took it out: no new requests."""
+        return self._drained
+
+    @drained.setter
+    def drained(self, drained: bool) -> None:
+        self._drained = drained
+        self._come_or_go()
+
+    @property
+    def models(self) -> Sequence[Model]:
+        return self._models
+
+    @models.setter
+    def models(self, models: Sequence[Model]) -> None:
+        before, self._models = self._models, models
+        if self.embedded or models != before:  # what is not in memory of it, the library tells
+            self.changed()
+
+    def _come_or_go(self) -> None:
+        up = self._health.ready and not self._drained
+        if up is not self.up:
+            self.up = up
+            self.changed()
+
     def standing(self, model: str = "") -> Standing:
         """Now, for work with this model of it."""
         now_s = self._clock()
         breaker, speeds = self.breaker, self._speeds.get(model)
         if self._trials:
             self._prove(now_s)
-        health = self.health
         return Standing(
-            ready=health.ready and not self.drained,
+            ready=self.up,
             outstanding=self.outstanding + self.others,
-            state=breaker.state(now_s),
+            state=breaker.state(now_s) if breaker.opened else "closed",
             wait_s=self.not_before_s - now_s if self.not_before_s > now_s else 0.0,
-            share=ASLEEP if not health.awake else 1.0 if breaker.whole_s < now_s else breaker.share(now_s),
+            share=ASLEEP if not self._health.awake else 1.0 if breaker.whole_s < now_s else breaker.share(now_s),
             speed=speeds.speed(now_s) if speeds is not None else None,
         )
 

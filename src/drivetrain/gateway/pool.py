@@ -58,6 +58,7 @@ class Pool:
         self._drained: frozenset[str] = frozenset()
         self._stirred = asyncio.Event()  # somebody has come or gone
         self.members: dict[str, Member] = {}
+        self.version = 0  # grows whenever instances came or went, came up, went down, or have other models
         self.hearsay: Hearsay | None = None  # of other replicas
         self.warms: Callable[[Member], bool] = lambda member: False  # who is warmed before requests
         self.on_change: Callable[[], None] = lambda: None  # called when instances came, went, were drained or resumed
@@ -110,12 +111,23 @@ class Pool:
         before = self.members
         self.members = {name: fresh.get(name) or before[name] for name in wanted}
         for member in fresh.values():
+            member.changed = self.changed
             member.drained = self._is_drained(member.name)
             member.tell = partial(self._told, member)
             member.warms = self.warms
             member.health = member.warmth.expect(member.health, needed=self.warms(member))
+        self.changed()
         self._stirred.set()
         return [member for name, member in before.items() if self.members.get(name) is not member]
+
+    def changed(self) -> None:
+        """What was worked out about members has to be worked out again."""
+        self.version += 1
+
+    def up(self, target: Target) -> bool:
+        """Whether the engine of a target is, as far as its probes tell."""
+        member = self.members.get(target.engine)
+        return member is not None and member.up
 
     def standing(self, target: Target) -> Standing:
         """Of the engine of a target, now."""

@@ -82,18 +82,24 @@ def _precedence(price: Price) -> tuple[bool, bool, float, str]:
     return price.model != ANY, price.engine != ANY, price.from_s, price.id
 
 
+def spoken(price: Price, prompt_tokens: int, answer_tokens: int) -> int:
+    """What tokens alone cost, none of them cached or reasoned, in micro-dollars rounded as by `cost`."""
+    units = price.request * _MILLION + prompt_tokens * price.input + answer_tokens * price.output
+    return (units + _MILLION // 2) // _MILLION
+
+
 def cost(price: Price, usage: Usage, seconds: float) -> Cost:
     """What `usage` and `seconds` of computing cost. Exact up to the one rounding at the end, half a micro-dollar up.
 
     Cached tokens are part of the prompt and reasoning ones of the answer, each counted once. An explicit price of zero
     is one; a missing one is that of ordinary tokens.
     """
-    spoken = price.request * _MILLION + _prompt(price, usage) + _answer(price, usage)
+    told = price.request * _MILLION + _prompt(price, usage) + _answer(price, usage)
     if not (price.second or price.watts):  # as most
-        return Cost(micro_usd=(spoken + _MILLION // 2) // _MILLION)
+        return Cost(micro_usd=(told + _MILLION // 2) // _MILLION)
     microseconds = max(0, round(seconds * _MILLION))
     computed = microseconds * (price.second * _ENERGY + round(price.watts * 1000) * price.kwh)
-    return Cost(micro_usd=_rounded(spoken * _ENERGY + computed), compute_micro_usd=_rounded(computed))
+    return Cost(micro_usd=_rounded(told * _ENERGY + computed), compute_micro_usd=_rounded(computed))
 
 
 def _prompt(price: Price, usage: Usage) -> int:

@@ -13,24 +13,21 @@ the same. A breaker never sets aside most of a tier, unless a higher tier has so
 """
 
 from collections.abc import Sequence
-from operator import attrgetter
 
 from drivetrain.config.schema import Target
 from drivetrain.router import goals, sticky
+from drivetrain.router.case import Case, Draw, Standings
 from drivetrain.router.field import Seen
-from drivetrain.router.fit import lacks
-from drivetrain.router.hat import Draw, Hat, Reasoned, Standings, sooner
+from drivetrain.router.hat import Reasoned, best_of_two, some, sooner
 from drivetrain.router.record import Considered, Field
-from drivetrain.router.roster import Group
+from drivetrain.router.roster import Group, Roster
 from drivetrain.router.standing import USUAL, Facts
-from drivetrain.router.terms import Terms
+from drivetrain.router.terms import PLAIN, Terms
 from drivetrain.types import Value
 
 FEW = 8  # targets that are cheap to look at
 DRAWS = 4  # among more of them, where a goal is set
 TRIES = 3  # draws among more of them, before everybody is looked at
-
-_tier = attrgetter("tier")
 
 
 class Candidate(Value, frozen=True, kw_only=True):
@@ -43,141 +40,105 @@ class Candidate(Value, frozen=True, kw_only=True):
 class Decision:
     """`first` is worked out at once; `order` and `considered` when somebody asks, by how the engines stand then."""
 
-    __slots__ = ("_facts", "_head", "_standings", "_targets", "_terms", "first")
+    __slots__ = ("_case", "_head", "first")
 
-    def __init__(
-        self,
-        targets: Sequence[Target],
-        standings: Standings,
-        facts: Facts,
-        terms: Terms | None,
-        head: Target | None,
-        reason: str,
-    ) -> None:
-        self._targets = targets
-        self._standings = standings
-        self._facts = facts
-        self._terms = terms
+    def __init__(self, case: Case, head: Target | None, reason: str) -> None:
+        self._case = case
         self._head = head
         self.first = _candidate(head, reason) if head is not None else None  # None: all are out of rotation
 
     @property
     def order(self) -> Sequence[Candidate]:
         """Best first: every target of positive weight, and a single target whatever its weight."""
-        if self.first is None or len(self._targets) == 1:
+        if self.first is None or len(self._case.roster.targets) == 1:
             return (self.first,) if self.first is not None else ()
-        return (self.first, *(_candidate(seen[0], reason) for seen, reason in self._others(self._field())))
+        return (self.first, *(_candidate(seen[0], reason) for seen, reason in self._others(Field.of(self._case))))
 
     @property
     def considered(self) -> Sequence[Considered]:
         """Every target, in the order in which it would be asked; at the end those out of rotation."""
-        field = self._field()
+        field, standings = Field.of(self._case), self._case.standings
         named = [(seen, self.first.why) for seen in field.seen if self.first and seen[0] is self._head]
         named += self._others(field)
         asked = {id(seen[0]) for seen, _ in named}
-        out = [target for target in self._targets if id(target) not in asked]
+        out = [target for target in self._case.roster.targets if id(target) not in asked]
         return (
             *(field.considered(seen, reason, place) for place, (seen, reason) in enumerate(named, 1)),
-            *(field.considered((target, self._standings(target)), "weight 0, out of rotation", None) for target in out),
+            *(field.considered((target, standings(target)), "weight 0, out of rotation", None) for target in out),
         )
-
-    def _field(self) -> Field:
-        return Field.of(self._targets, self._standings, self._facts, self._terms)
 
     def _others(self, field: Field) -> list[tuple[Seen, str]]:
         return [(seen, field.why(seen)) for seen in field.ranked() if seen[0] is not self._head]
 
 
 def candidates(
-    targets: Sequence[Target], standings: Standings, draw: Draw, facts: Facts = USUAL, terms: Terms | None = None
+    roster: Roster, standings: Standings, draw: Draw, facts: Facts = USUAL, terms: Terms = PLAIN
 ) -> Decision:
     """`standings` tells how a target's engine stands now; `draw` gives uniform numbers in [0, 1)."""
+    case, targets = Case(roster, standings, draw, facts, terms), roster.targets
     if len(targets) == 1:
-        return Decision(targets, standings, facts, terms, targets[0], "only target")
-    at_once = _at_once(targets, standings, draw, facts) if terms is None else _on_terms(standings, draw, facts, terms)
-    found = at_once or _after_a_look(targets, standings, draw, facts, terms)
-    return Decision(targets, standings, facts, terms, *found)
+        return Decision(case, targets[0], "only target")
+    group = roster.first(terms.wish, facts)
+    found = _at_once(group, case) if group is not None else None
+    if found is None:
+        return Decision(case, *_after_a_look(case))
+    (target, _), reason = found
+    return Decision(case, target, f"{terms.words(target)}, {reason}")
 
 
-def _at_once(targets: Sequence[Target], standings: Standings, draw: Draw, facts: Facts) -> Reasoned | None:
-    """The first, if those drawn from the lowest tier are able, as they nearly always are: nobody else is looked at."""
-    tiers = set(map(_tier, targets))
-    if len(tiers) > 1:
-        lowest = min(tiers)
-        targets = [target for target in targets if target.tier == lowest]
-    hat = Hat(targets, standings, draw, facts)
-    for _ in range(TRIES if len(targets) > FEW else 1):
-        if (found := hat.best_of_two(picky=True)) is not None:
+def _at_once(group: Group, case: Case) -> Reasoned | None:
+    """The first, if those drawn from the group are able, as they nearly always are: nobody else is looked at."""
+    if group.near is None and group.far is None:
+        return _drawn(group, case)
+    near, far = _near(group.near, case), _drawn(group.far, case)
+    if near is None:
+        return (far[0], f"{far[1]}, nobody in region {case.facts.region} is able") if far is not None else None
+    if far is None or far[0][1].state == "trial" or sooner(near[0], far[0], case.facts) <= case.terms.wish.spill_factor:
+        return near[0], f"{near[1]}, in region {case.facts.region}"
+    region = case.roster.traits[id(far[0][0])].region
+    return far[0], f"{far[1]}, spilled over to region {region or 'unknown'}"
+
+
+def _near(group: Group | None, case: Case) -> Reasoned | None:
+    """As `_drawn`; None only if nobody is able: they are all looked at before the region is left."""
+    found = _drawn(group, case)
+    if found is not None or group is None:
+        return found
+    return _drawn(group.of(lambda target: case.standings(target).able), case)
+
+
+def _drawn(group: Group | None, case: Case) -> Reasoned | None:
+    if group is None:
+        return None
+    wish, few = case.terms.wish, len(group.targets) <= FEW
+    if wish.affinity != "none" and case.facts.own and (kept := sticky.kept(group, case)) is not None:
+        return kept
+    if wish.goal != "balanced":
+        able = some(group, case, FEW if few else DRAWS)
+        return goals.chosen(able, case) if able else None
+    for _ in range(1 if few else TRIES):
+        if (found := best_of_two(group, case, picky=True)) is not None:
             return found
     return None
 
 
-def _on_terms(standings: Standings, draw: Draw, facts: Facts, terms: Terms) -> Reasoned | None:
-    """The first of the group that is to be asked first, if there is one who is able and lacks nothing."""
-    groups = terms.roster.groups(terms.wish, facts.region)
-    if not groups:
-        return None
-    group = groups[0]
-    if group.near is None or group.far is None:
-        found = _of_group(group, standings, draw, facts, terms)
-        return (found[0][0], found[1]) if found is not None else None
-    near = _of_group(group.near, standings, draw, facts, terms)
-    far = _of_group(group.far, standings, draw, facts, terms)
-    if near is not None and far is not None:
-        return _nearer(near, far, facts, terms)
-    if near is not None:
-        return near[0][0], f"{near[1]}, in region {facts.region}"
-    return (far[0][0], f"{far[1]}, nobody in region {facts.region} is able") if far is not None else None
-
-
-def _of_group(group: Group, standings: Standings, draw: Draw, facts: Facts, terms: Terms) -> tuple[Seen, str] | None:
-    wish = terms.wish
-    if wish.affinity != "none" and facts.own and (kept := sticky.kept(group, standings, draw, facts, terms)):
-        return kept
-
-    def fit(seen: Seen) -> bool:
-        return not lacks(seen, facts, terms.traits(seen[0]))
-
-    hat = Hat(group.targets, standings, draw, facts, bounds=group.bounds, fit=fit)
-    if wish.goal != "balanced":
-        some = hat.some(FEW if len(group.targets) <= FEW else DRAWS)
-        return goals.chosen(some, facts, terms, draw) if some else None
-    for _ in range(TRIES):
-        if (found := hat.best_of_two(picky=True)) is not None:
-            target, reason = found
-            return (target, standings(target)), f"{terms.words(target)}{reason.removeprefix(f'tier {target.tier}')}"
-    return None
-
-
-def _nearer(near: tuple[Seen, str], far: tuple[Seen, str], facts: Facts, terms: Terms) -> Reasoned:
-    """The one of the region that was asked for, unless the other one is much sooner."""
-    if far[0][1].state == "trial" or sooner(near[0], far[0], facts) <= terms.wish.spill_factor:
-        return near[0][0], f"{near[1]}, in region {facts.region}"
-    region = terms.traits(far[0][0]).region
-    return far[0][0], f"{far[1]}, spilled over to region {region or 'unknown'}"
-
-
-def _after_a_look(
-    targets: Sequence[Target], standings: Standings, draw: Draw, facts: Facts, terms: Terms | None
-) -> Reasoned | tuple[None, str]:
-    field = Field.of(targets, standings, facts, terms)
+def _after_a_look(case: Case) -> tuple[Target | None, str]:
+    field, roster = Field.of(case), case.roster
     among = field.best()
     if not among:
         seen = next(iter(field.ranked()), None)
         return (seen[0], field.why(seen)) if seen is not None else (None, "")
-    if terms is not None:
-        near = [seen for seen in among if terms.roster.near(seen[0], facts.region)]
-        among = near or among
-    known = {id(target): standing for target, standing in among}
-    if terms is not None and terms.wish.goal != "balanced":
-        (target, _), reason = goals.chosen(among, facts, terms, draw)
+    among = [seen for seen in among if roster.near(seen[0], case.facts.region)] or among
+    if case.terms.wish.goal != "balanced":
+        found: Reasoned | None = goals.chosen(among, case)
     else:
-        hat = Hat([target for target, _ in among], lambda target: known[id(target)], draw, facts)
-        found = hat.best_of_two(picky=False)
-        if found is None:
-            raise AssertionError("whoever is admitted may be drawn")
-        target, reason = found
-    return target, reason if known[id(target)].able else f"{reason}, most of the tier fails"
+        known = {id(target): standing for target, standing in among}
+        able = Group([target for target, _ in among])
+        found = best_of_two(able, case._replace(standings=lambda target: known[id(target)]), picky=False)
+    if found is None:
+        raise AssertionError("whoever is admitted may be drawn")
+    (target, standing), reason = found
+    return target, f"{case.terms.words(target)}, {reason}{'' if standing.able else ', most of the tier fails'}"
 
 
 def _candidate(target: Target, reason: str) -> Candidate:

@@ -11,6 +11,7 @@ from drivetrain.types import Value
 MEMORY_S = 10.0  # after so long an estimate is two thirds new
 FADE_S = 30.0  # unasked for so long, an engine seems e times as fast,
 FADED = 0.1  # but ten times at most: what seems faster than any other draws all requests
+FADED_AFTER_S = -FADE_S * math.log(FADED)
 LEAST = 5  # answers that make a measured engine
 FEW_TOKENS = 4  # an answer shorter than this tells nothing about the pace
 FIXED_TOKENS = 256  # a prompt of no length takes as long as so many tokens
@@ -74,5 +75,6 @@ class Speedometer:
             return None
         fade = 1.0
         if not self._at_work:
-            fade = max(math.exp((max(self._seen_s, self._idle_s) - now_s) / FADE_S), FADED)
+            since_s = self._seen_s if self._seen_s > self._idle_s else self._idle_s
+            fade = math.exp((since_s - now_s) / FADE_S) if now_s - since_s < FADED_AFTER_S else FADED
         return Speed(prompt_s=self._prompt_s * fade, token_s=self._token_s * fade)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from drivetrain.config.schema import Target
+from drivetrain.router.estimates import FIXED_TOKENS
 from drivetrain.router.standing import Facts, Standing
 
 Seen = tuple[Target, Standing]
@@ -23,7 +24,9 @@ def load(seen: Seen) -> float:
 def expected_s(seen: Seen, facts: Facts) -> float | None:
     """For this request, if the engine were idle. None: it has not been measured."""
     speed = seen[1].speed
-    return speed.expected_s(facts.prompt_tokens, facts.output_tokens) if speed is not None else None
+    if speed is None:
+        return None
+    return speed.prompt_s * (FIXED_TOKENS + facts.prompt_tokens) + speed.token_s * facts.output_tokens
 
 
 def state(seen: Seen) -> str:
@@ -35,12 +38,9 @@ def state(seen: Seen) -> str:
     return {"closed": "able", "trial": "trial", "open": "open", "trying": "open"}[standing.state]
 
 
-def why(seen: Seen, place: str = "") -> str:
-    """For the record: the tier, and what decided."""
-    target, standing = seen
-    if standing.state == "trial":
-        return f"tier {target.tier}, {place}trial after failures"
-    return f"tier {target.tier}, {place}load {load(seen):.3g}"
+def why(seen: Seen) -> str:
+    """For the record: what decided."""
+    return "trial after failures" if seen[1].state == "trial" else f"load {load(seen):.3g}"
 
 
 def admitted(seen: Sequence[Seen], rank: Rank, lacking: Collection[int] = ()) -> Sequence[Seen]:

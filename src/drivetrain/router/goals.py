@@ -7,19 +7,25 @@ never all, and gives some up when it is much slower than the others.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from drivetrain.config.schema import Goal
+from drivetrain.router.case import Case
 from drivetrain.router.estimates import FIXED_TOKENS
-from drivetrain.router.field import Seen, load
-from drivetrain.router.hat import NEAR_S, Draw
+from drivetrain.router.field import Seen, load, why
+from drivetrain.router.hat import NEAR_S, Reasoned
 from drivetrain.router.standing import Facts
 from drivetrain.router.terms import Terms
 
 START_TOKENS = 32  # of an answer, that a caller waits for who wants it to begin soon
 CHEAPEST = 1 / 30  # of the dearest price: whoever costs less counts as costing so much
 SLOW = 4.0  # times as slow as the soonest, from which on the price is not all that counts
+WORDS: Mapping[Goal, str] = {
+    "balanced": "done in {:.3g} s",
+    "latency": "begins in {:.3g} s",
+    "throughput": "{:.3g} s for a token",
+}
 
 
 def looked_at(facts: Facts, goal: Goal) -> tuple[int, int]:
@@ -36,40 +42,46 @@ def scores(seen: Sequence[Seen], facts: Facts, terms: Terms) -> list[float]:
     prompt, answer = looked_at(facts, goal)
     speeds = [standing.speed for _, standing in seen]
     times = [0.0 if speed is None else speed.prompt_s * prompt + speed.token_s * answer for speed in speeds]
-    usual_s = min(filter(None, times), default=1.0)  # of one that is not measured
-    behind = [(time_s or usual_s) * (1 + load(each)) for each, time_s in zip(seen, times, strict=True)]
+    if not all(times):  # one that is not measured is taken for the fastest
+        usual_s = min(filter(None, times), default=1.0)
+        times = [time_s or usual_s for time_s in times]
+    behind = [time_s * (1 + load(each)) for each, time_s in zip(seen, times, strict=True)]
     return dear(seen, behind, terms) if goal == "cost" else behind
 
 
 def dear(seen: Sequence[Seen], behind: Sequence[float], terms: Terms) -> list[float]:
     """The squares of what the request costs, in those of the dearest, more where it takes very long."""
-    prices = [terms.micro_usd(target) for target, _ in seen]
-    most, soonest_s = max(prices, default=0.0) or 1.0, min(behind, default=0.0)
+    prices = [terms.micro_usd(target) or 0.0 for target, _ in seen]
+    most, long_s = max(prices, default=0.0) or 1.0, SLOW * min(behind, default=0.0) + NEAR_S
+    least = CHEAPEST * most
+    costs = [(price if price > least else least) / most for price in prices]
     return [
-        max(price / most, CHEAPEST) ** 2 * max(1.0, time_s / (SLOW * soonest_s + NEAR_S)) ** 2
-        for price, time_s in zip(prices, behind, strict=True)
+        (cost * time_s / long_s if time_s > long_s else cost) ** 2 for cost, time_s in zip(costs, behind, strict=True)
     ]
 
 
-def chosen(seen: Sequence[Seen], facts: Facts, terms: Terms, draw: Draw) -> tuple[Seen, str]:
+def chosen(seen: Sequence[Seen], case: Case) -> Reasoned:
     """The one to go first, of at least one, and why. An engine on trial goes before all others."""
     for each in seen:
         if each[1].state == "trial":
-            return each, f"{terms.words(each[0])}, trial after failures"
-    found = scores(seen, facts, terms)
+            return each, why(each)
+    terms = case.terms
+    found = scores(seen, case.facts, terms)
     if terms.wish.goal == "cost":
-        return _cheap(seen, found, terms, draw)
-    score, place = min((score, place) for place, score in enumerate(found))
-    words = {"latency": f"begins in {score:.3g} s", "throughput": f"{score:.3g} s for a token"}
-    told = words.get(terms.wish.goal, f"done in {score:.3g} s")
-    return seen[place], f"{terms.words(seen[place][0])}, {told}, load {load(seen[place]):.3g}"
+        return _cheap(seen, found, case)
+    score = min(found)
+    best = seen[found.index(score)]
+    return best, f"{WORDS[terms.wish.goal].format(score)}, load {load(best):.3g}"
 
 
-def _cheap(seen: Sequence[Seen], found: Sequence[float], terms: Terms, draw: Draw) -> tuple[Seen, str]:
-    chances = [each[0].weight / score for each, score in zip(seen, found, strict=True)]
-    bounds = list(accumulate(chances))
-    drawn = [min(bisect_right(bounds, draw() * bounds[-1]), len(seen) - 1) for _ in range(2)]
-    best = min(drawn, key=lambda place: seen[place][1].outstanding / chances[place])
-    target = seen[best][0]
-    cost = f"${terms.micro_usd(target) / 1e6:.3g} expected"
-    return seen[best], f"{terms.words(target)}, {cost}, load {load(seen[best]):.3g}"
+def _cheap(seen: Sequence[Seen], found: Sequence[float], case: Case) -> Reasoned:
+    chances = [target.weight / score for (target, _), score in zip(seen, found, strict=True)]
+    bounds, last = list(accumulate(chances)), len(seen) - 1
+    one, two = (
+        bisect_right(bounds, case.draw() * bounds[-1], 0, last),
+        bisect_right(bounds, case.draw() * bounds[-1], 0, last),
+    )
+    works = seen[one][1].outstanding / chances[one], seen[two][1].outstanding / chances[two]
+    best = seen[two if works[1] < works[0] else one]
+    micro_usd = case.terms.micro_usd(best[0]) or 0.0
+    return best, f"${micro_usd / 1e6:.3g} expected, load {load(best):.3g}"

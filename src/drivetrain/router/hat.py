@@ -1,105 +1,89 @@
 """Two targets drawn by weight, and the better of the two (power of two choices)."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from itertools import accumulate
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
 
-from drivetrain.config.schema import Target
+from drivetrain.router.case import Case, Draw
 from drivetrain.router.field import Seen, expected_s, load, why
-from drivetrain.router.standing import Facts, Standing
+from drivetrain.router.fit import late
+from drivetrain.router.roster import Group
+from drivetrain.router.standing import Facts
 
 ALIKE = 1.5  # engines whose expected times are within this factor are equals,
 NEAR_S = 0.05  # or within so many seconds
 
-Standings = Callable[[Target], Standing]
-Draw = Callable[[], float]
-Reasoned = tuple[Target, str]  # who goes first, and why
-Fit = Callable[[Seen], bool]
-
-_weight = attrgetter("weight")
+Reasoned = tuple[Seen, str]  # who goes first, and what decided
 
 
-class Hat:
-    """Targets to draw from, each as often as its weight says."""
+def best_of_two(group: Group, case: Case, *, picky: bool) -> Reasoned | None:
+    """Each target is drawn as often as its weight says. `picky`: None if one of the two is not able, or too late."""
+    one, two = places(group, case.draw, 2)
+    targets, standings = group.targets, case.standings
+    first = (targets[one], standings(targets[one]))
+    if picky and not good(first, case.facts):
+        return None
+    if one == two:
+        return _of_unlike(first, one, group, case) if first[1].speed is not None else (first, why(first))
+    second = (targets[two], standings(targets[two]))
+    if picky and not good(second, case.facts):
+        return None
+    return better(first, second, case.facts)
 
-    __slots__ = ("_bounds", "_draw", "_facts", "_fit", "_standings", "_targets")
 
-    def __init__(
-        self,
-        targets: Sequence[Target],
-        standings: Standings,
-        draw: Draw,
-        facts: Facts,
-        *,
-        bounds: Sequence[int] | None = None,
-        fit: Fit | None = None,
-    ) -> None:
-        """`bounds`: the weights, summed up, where they are known; `fit`: whether a target can do what is asked."""
-        self._targets = targets
-        self._bounds = list(accumulate(map(_weight, targets))) if bounds is None else bounds
-        self._standings = standings
-        self._draw = draw
-        self._facts = facts
-        self._fit = fit
+def some(group: Group, case: Case, many: int) -> list[Seen]:
+    """The able ones, not too late, of so many that are drawn, or of all where there are no more: each once, in the
+    order of the draws."""
+    targets, standings, facts, size = group.targets, case.standings, case.facts, len(group.targets)
+    if size <= many:
+        (begin,) = places(group, case.draw, 1)
+        drawn: Iterable[int] = (*range(begin, size), *range(begin))
+    else:
+        drawn = dict.fromkeys(places(group, case.draw, many))
+    return [seen for place in drawn if good(seen := (targets[place], standings(targets[place])), facts)]
 
-    def best_of_two(self, *, picky: bool) -> Reasoned | None:
-        """None if there is nobody to draw; `picky`: or if one of the two is not able or does not fit."""
-        if not self._bounds[-1]:
-            return None
-        one, two = self._drawn(self._bounds), self._drawn(self._bounds)
-        first = self.seen(one)
-        if picky and not self._good(first):
-            return None
-        if one == two:
-            return self._of_unlike(first) if first[1].speed is not None else (first[0], why(first))
-        second = self.seen(two)
-        if picky and not self._good(second):
-            return None
-        return better(first, second, self._facts)
 
-    def some(self, many: int) -> list[Seen]:
-        """The able and fit ones of so many that are drawn, or of all where there are no more: each once, in the order
-        of the draws."""
-        if len(self._targets) <= many:
-            begin = self._drawn(self._bounds)
-            places = [*range(begin, len(self._targets)), *range(begin)]
-        else:
-            places = list(dict.fromkeys(self._drawn(self._bounds) for _ in range(many)))
-        return [seen for seen in map(self.seen, places) if self._good(seen)]
+def good(seen: Seen, facts: Facts) -> bool:
+    """Whether it may be chosen at once."""
+    return seen[1].able and (facts.deadline_s is None or not late(seen[1], facts))
 
-    def seen(self, place: int) -> Seen:
-        target = self._targets[place]
-        return target, self._standings(target)
 
-    def _good(self, seen: Seen) -> bool:
-        return seen[1].able and (self._fit is None or self._fit(seen))
+def places(group: Group, draw: Draw, many: int) -> list[int]:
+    """On which of the targets so many points in [0, 1) fall when each is as wide as its weight."""
+    bounds = group.bounds
+    width, last = bounds[-1], len(bounds) - 1
+    return [bisect_right(bounds, draw() * width, 0, last) for _ in range(many)]
 
-    def _of_unlike(self, first: Seen) -> Reasoned:
-        """Both draws fell on `first`: it goes, unless one drawn from the others is of another speed, and better."""
-        bounds = list(accumulate(0 if target is first[0] else target.weight for target in self._targets))
-        if bounds[-1]:
-            second = self.seen(self._drawn(bounds))
-            if self._good(second) and apart(first, second, self._facts) is not None:
-                return better(first, second, self._facts)
-        return first[0], why(first)
 
-    def _drawn(self, bounds: Sequence[int]) -> int:
-        """On which of the targets a point in [0, 1) falls when each is as wide as its weight."""
-        return bisect_right(bounds, min(int(self._draw() * bounds[-1]), bounds[-1] - 1))
+def _of_unlike(first: Seen, place: int, group: Group, case: Case) -> Reasoned:
+    """Both draws fell on `first`: it goes, unless one drawn from the others is of another speed, and better."""
+    if len(group.targets) > 1:
+        target = group.targets[_other(place, group.bounds, case.draw)]
+        second = (target, case.standings(target))
+        if good(second, case.facts) and apart(first, second, case.facts) is not None:
+            return better(first, second, case.facts)
+    return first, why(first)
+
+
+def _other(place: int, bounds: Sequence[float], draw: Draw) -> int:
+    """As `places`, of one point, as if this one had no width."""
+    begin = bounds[place - 1] if place else 0.0
+    width = bounds[place] - begin
+    point = draw() * (bounds[-1] - width)
+    return bisect_right(bounds, point if point < begin else point + width, 0, len(bounds) - 1)
 
 
 def better(one: Seen, two: Seen, facts: Facts) -> Reasoned:
     """The one to go first. Where there is nothing to choose, the first one drawn: that keeps the shares of weights."""
     for seen in (one, two):
         if seen[1].state == "trial":
-            return seen[0], why(seen)
+            return seen, why(seen)
+    first_load, second_load = load(one), load(two)
     if (times := apart(one, two, facts)) is not None:
-        scores = times[0] * (1 + load(one)), times[1] * (1 + load(two))
-        found, score = (two, scores[1]) if scores[1] < scores[0] else (one, scores[0])
-        return found[0], f"tier {found[0].tier}, done in {score:.3g} s, load {load(found):.3g}"
-    found = two if load(two) < load(one) else one
-    return found[0], why(found)
+        scores = times[0] * (1 + first_load), times[1] * (1 + second_load)
+        found, score, its = (two, scores[1], second_load) if scores[1] < scores[0] else (one, scores[0], first_load)
+        return found, f"done in {score:.3g} s, load {its:.3g}"
+    found, its = (two, second_load) if second_load < first_load else (one, first_load)
+    return found, f"load {its:.3g}"
 
 
 def apart(one: Seen, two: Seen, facts: Facts) -> tuple[float, float] | None:
@@ -107,8 +91,8 @@ def apart(one: Seen, two: Seen, facts: Facts) -> tuple[float, float] | None:
     first_s, second_s = expected_s(one, facts), expected_s(two, facts)
     if first_s is None or second_s is None:
         return None
-    less_s, more_s = min(first_s, second_s), max(first_s, second_s)
-    return None if more_s <= max(ALIKE * less_s, less_s + NEAR_S) else (first_s, second_s)
+    less_s, more_s = (first_s, second_s) if first_s < second_s else (second_s, first_s)
+    return None if more_s <= ALIKE * less_s or more_s <= less_s + NEAR_S else (first_s, second_s)
 
 
 def sooner(one: Seen, two: Seen, facts: Facts) -> float:

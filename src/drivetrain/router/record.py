@@ -1,18 +1,12 @@
 """A choice in full: who is asked after the first one, and how every target stood. Worked out when somebody asks."""
 
 from collections.abc import Sequence
-from operator import attrgetter
 
-from drivetrain.config.schema import Target
 from drivetrain.router import goals, sticky
+from drivetrain.router.case import Case
 from drivetrain.router.field import UNABLE, Rank, Seen, admitted, expected_s, load, state, why
 from drivetrain.router.fit import lacks
-from drivetrain.router.hat import Standings
-from drivetrain.router.standing import ORDINARY, Facts
-from drivetrain.router.terms import Terms
 from drivetrain.types import Value
-
-_tier: Rank = attrgetter("tier")
 
 
 class Considered(Value, frozen=True, kw_only=True):
@@ -36,23 +30,23 @@ class Considered(Value, frozen=True, kw_only=True):
 class Field:
     """A look at every target in rotation."""
 
-    def __init__(self, seen: Sequence[Seen], facts: Facts, terms: Terms | None) -> None:
+    def __init__(self, seen: Sequence[Seen], case: Case) -> None:
         self.seen = seen
-        self._facts = facts
-        self._terms = terms
-        self._rank: Rank = terms.rank if terms is not None else _tier
-        self.lacking = {} if terms is None else _lacking(seen, facts, terms)
+        self._roster, self._facts, self._terms = case.roster, case.facts, case.terms
+        self._rank: Rank = self._terms.rank
+        self.lacking = _lacking(seen, case)
         self.admitted = admitted(seen, self._rank, self.lacking)
         self._in = {id(target) for target, _ in self.admitted}
-        measured = [found for each in self.admitted if (found := expected_s(each, facts)) is not None]
+        measured = [found for each in self.admitted if (found := expected_s(each, self._facts)) is not None]
         self._usual_s = min(measured, default=1.0)  # of one that has not been measured
         self._scores = self._scored()
 
     @classmethod
-    def of(cls, targets: Sequence[Target], standings: Standings, facts: Facts, terms: Terms | None) -> "Field":
+    def of(cls, case: Case) -> "Field":
         """Of those in rotation."""
+        targets = case.roster.targets
         rotation = [target for target in targets if target.weight] if len(targets) > 1 else targets
-        return cls([(target, standings(target)) for target in rotation], facts, terms)
+        return cls([(target, case.standings(target)) for target in rotation], case)
 
     def best(self) -> Sequence[Seen]:
         """Those admitted of the lowest rank."""
@@ -82,7 +76,7 @@ class Field:
     def why(self, seen: Seen) -> str:
         """Of one that is not asked first."""
         target, standing = seen
-        tier = f"tier {target.tier}" if self._terms is None else self._terms.words(target)
+        tier = self._terms.words(target)
         if lack := self.lacking.get(id(target)):
             return f"{tier}, {lack}, last resort"
         if id(target) not in self._in:
@@ -90,38 +84,33 @@ class Field:
             return f"{tier}, {words[state(seen)]}, last resort"
         if not standing.able:
             return f"{tier}, most of it fails, next by load {load(seen):.3g}"
-        if self._terms is None:
-            return why(seen, "next by ")
-        return f"{tier}, next by {'trial after failures' if standing.state == 'trial' else f'load {load(seen):.3g}'}"
+        return f"{tier}, next by {why(seen)}"
 
     def considered(self, seen: Seen, words: str, position: int | None) -> Considered:
         target, standing = seen
-        terms = self._terms
         return Considered(
             engine=target.engine,
             model=target.model,
             tier=target.tier,
             weight=target.weight,
-            region=(terms.traits(target) if terms is not None else ORDINARY).region,
+            region=self._roster.traits[id(target)].region,
             position=position,
             state=state(seen),
             outstanding=standing.outstanding,
             load=load(seen),
             expected_s=expected_s(seen, self._facts),
-            micro_usd=terms.micro_usd(target) if terms is not None else None,
+            micro_usd=self._terms.micro_usd(target),
             score=self._scores.get(id(target), self._alone(seen)),
             why=words,
         )
 
     def _scored(self) -> dict[int, float]:
         """Of those in rotation, by their ids; those of another region count as so many times slower."""
-        terms, facts = self._terms, self._facts
-        if terms is None:
-            return {id(seen[0]): self._alone(seen) for seen in self.seen}
+        roster, terms, facts = self._roster, self._terms, self._facts
         found = goals.scores(self.seen, facts, terms)
         factor = terms.wish.spill_factor
         return {
-            id(seen[0]): score * (1.0 if terms.roster.near(seen[0], facts.region) else factor)
+            id(seen[0]): score * (1.0 if roster.near(seen[0], facts.region) else factor)
             for seen, score in zip(self.seen, found, strict=True)
         }
 
@@ -133,10 +122,10 @@ class Field:
     def _homes(self) -> dict[int, int]:
         """Where something is kept together: how near each target is to its home."""
         terms, facts = self._terms, self._facts
-        if terms is None or terms.wish.affinity == "none" or not facts.own:
+        if terms.wish.affinity == "none" or not facts.own:
             return {}
         found: dict[int, int] = {}
-        for group in terms.roster.groups(terms.wish, facts.region):
+        for group in self._roster.groups(terms.wish, facts.region):
             parts = (group,) if group.near is None or group.far is None else (group.near, group.far)
             for part in parts:
                 for place in sticky.order(part, facts, terms):
@@ -144,6 +133,7 @@ class Field:
         return found
 
 
-def _lacking(seen: Sequence[Seen], facts: Facts, terms: Terms) -> dict[int, str]:
-    found = {id(each[0]): lacks(each, facts, terms.traits(each[0])) for each in seen}
+def _lacking(seen: Sequence[Seen], case: Case) -> dict[int, str]:
+    traits = case.roster.traits
+    found = {id(target): lacks(standing, case.facts, traits[id(target)]) for target, standing in seen}
     return {target: words for target, words in found.items() if words}

@@ -6,6 +6,7 @@ The same in every process and replica. When a target comes or goes, only its own
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import chain
 
 from drivetrain.config.schema import Target
 
@@ -35,8 +36,8 @@ class Ring:
         """The place of each target once, beginning where the key falls."""
         begin, many = bisect_right(self._points, key), len(self._points)
         met: set[int] = set()
-        for step in range(many):
-            place = self._places[(begin + step) % many]
+        for at in chain(range(begin, many), range(begin)):
+            place = self._places[at]
             if place not in met:
                 met.add(place)
                 yield place

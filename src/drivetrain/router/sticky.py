@@ -10,12 +10,13 @@ it is while its system prompt is in as few caches as its traffic needs.
 """
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from math import ceil
 
+from drivetrain.router.case import Case
 from drivetrain.router.field import Seen, load
-from drivetrain.router.fit import lacks
-from drivetrain.router.hat import Draw, Standings, sooner
+from drivetrain.router.fit import late
+from drivetrain.router.hat import Reasoned, sooner
 from drivetrain.router.ring import jump
 from drivetrain.router.roster import Group
 from drivetrain.router.standing import Facts
@@ -28,22 +29,25 @@ LOOKS = 3  # engines that are compared
 FAR = 16  # engines that are looked at; where they all have enough in hand, the cache is not what matters
 
 
-def kept(group: Group, standings: Standings, draw: Draw, facts: Facts, terms: Terms) -> tuple[Seen, str] | None:
-    """Who is to go first, and why. None: nobody is worth it."""
+def kept(group: Group, case: Case) -> Reasoned | None:
+    """Who is to go first, and what decided. None: nobody is worth it."""
+    facts, terms, whole, those = case.facts, case.terms, group.whole, group.those
     found: Seen | None = None
     looks, more = 0, ""
-    most = _most(group, terms)
-    for place in islice(order(group, facts, terms), FAR):
-        target = group.targets[place]
-        seen = (target, standings(target))
-        standing = seen[1]
-        if not standing.able or (standing.share < 1 and draw() >= standing.share):
+    most = _most(whole, terms)
+    for place in islice(order(whole, facts, terms), FAR):
+        target = whole.targets[place]
+        if those is not None and id(target) not in those:
+            continue
+        standing = case.standings(target)
+        if not standing.able or (standing.share < 1 and case.draw() >= standing.share):
             continue  # what warms up gets more and more of its prompts back
         if standing.outstanding + 1 > most * target.weight and standing.state == "closed":
             more = ", spilled over"
             continue
-        if lacks(seen, facts, terms.traits(target)):
+        if facts.deadline_s is not None and late(standing, facts):
             continue
+        seen = (target, standing)
         if found is None:
             found = seen
         elif sooner(found, seen, facts) > PATIENCE:
@@ -68,14 +72,12 @@ def order(group: Group, facts: Facts, terms: Terms) -> Iterator[int]:
     if facts.shared != facts.own:
         homes = min(len(group.targets), max(1, ceil(HOMES * terms.share * len(group.targets))))
     if homes == 1:
-        yield from group.ring.walk(facts.shared)
-        return
-    home = -1
-    if homes <= MOST_HOMES:
-        home = next(islice(group.ring.walk(facts.shared), jump(facts.own, homes), None))
-        yield home
-    yield from (place for place in group.ring.walk(facts.own) if place != home)
+        return group.ring.walk(facts.shared)
+    if homes > MOST_HOMES:
+        return group.ring.walk(facts.own)
+    home = next(islice(group.ring.walk(facts.shared), jump(facts.own, homes), None))
+    return chain((home,), (place for place in group.ring.walk(facts.own) if place != home))
 
 
 def _words(seen: Seen, terms: Terms, more: str) -> str:
-    return f"{terms.words(seen[0])}, same {terms.wish.affinity}{more}, load {load(seen):.3g}"
+    return f"same {terms.wish.affinity}{more}, load {load(seen):.3g}"

@@ -1,13 +1,11 @@
 """What a choice is made under beside load and speed: what the policy wants, and whom to ask about the targets."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from drivetrain.config.schema import Target
-from drivetrain.router.roster import Roster, rank
-from drivetrain.router.standing import Traits
-from drivetrain.router.wish import Wish
+from drivetrain.router.roster import rank
+from drivetrain.router.wish import NOTHING, Wish
 
 
 class Work(NamedTuple):
@@ -18,14 +16,20 @@ class Work(NamedTuple):
     least: float  # outstanding work per weight of whoever has least, were it given one more
 
 
-class Terms(NamedTuple):
-    """For one request. Plain choices, by load and speed alone, have none."""
+def _unpriced(target: Target) -> float | None:
+    return None
 
-    wish: Wish
-    roster: Roster
-    traits: Callable[[Target], Traits]
-    micro_usd: Callable[[Target], float]  # what this request is expected to cost there
-    work: Callable[[Sequence[Target]], Work]  # may be a little old
+
+def _idle(targets: Sequence[Target]) -> Work:
+    return work_of([(0, target.weight) for target in targets])
+
+
+class Terms(NamedTuple):
+    """For one request."""
+
+    wish: Wish = NOTHING
+    micro_usd: Callable[[Target], float | None] = _unpriced  # what it is expected to cost there; None: not looked at
+    work: Callable[[Sequence[Target]], Work] = _idle  # may be a little old
     share: float = 0.0  # of recent requests that begin as this one
 
     def rank(self, target: Target) -> tuple[bool, int]:
@@ -39,14 +43,11 @@ class Terms(NamedTuple):
         return f"rule {wish.rule}, tier {target.tier}" if wish.prefers(target) else f"tier {target.tier}"
 
 
-def work_of(targets: Sequence[Target], outstanding: Sequence[int]) -> Work:
-    """`outstanding`: the work of each; below 0 for one that is not able."""
-    total = weight = 0
-    least = math.inf
-    for target, work in zip(targets, outstanding, strict=True):
-        if work >= 0:
-            total += work
-            weight += target.weight
-            if (after := (work + 1) / target.weight) < least:
-                least = after
-    return Work(outstanding=total, weight=weight, least=least if weight else 0.0)
+def work_of(able: Sequence[tuple[int, int]]) -> Work:
+    """`able`: of each who is, the outstanding work and the weight."""
+    works, weights = [each[0] for each in able], [each[1] for each in able]
+    least = min([(work + 1) / weight for work, weight in able], default=0.0)
+    return Work(outstanding=sum(works), weight=sum(weights), least=least)
+
+
+PLAIN = Terms()  # by load and speed alone

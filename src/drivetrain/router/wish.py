@@ -24,6 +24,9 @@ class Wish(Value, frozen=True, kw_only=True):
         return not engines or target.engine in engines or target.engine.partition("@")[0] in engines
 
 
+NOTHING = Wish()
+
+
 def wish(routing: Routing, facts: Facts) -> Wish:
     """By the first rule that fits the request."""
     for number, rule in enumerate(routing.rules, 1):

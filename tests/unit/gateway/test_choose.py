@@ -13,15 +13,16 @@ import pytest
 
 from drivetrain.config.schema import Config, Engine, Policy, Route, Routing, RoutingRule, Server, Target, When
 from drivetrain.gateway import Call, Gateway
-from drivetrain.gateway.choose import ANY_CONTEXT, Chooser, facts_of, special
+from drivetrain.gateway.choose import Chooser, facts_of
 from drivetrain.gateway.fingerprints import of_prefix, of_session
 from drivetrain.gateway.pool import Member, Pool
 from drivetrain.governance import Price
 from drivetrain.policies.prices import Table
-from drivetrain.router import Facts
+from drivetrain.router import Facts, Wish
 from drivetrain.types import (
     Completion,
     EmbedRequest,
+    Health,
     Image,
     JsonObject,
     Message,
@@ -150,18 +151,6 @@ def test_a_read_timeout_is_no_deadline_of_a_stream_and_a_caller_knows_best_where
     assert (found.deadline_s, found.region) == (None, "us")
 
 
-def test_most_requests_need_nothing_special() -> None:
-    assert not special(facts_of(talk(SYSTEM, FIRST), msgspec.structs.replace(CALL, read_timeout_s=600.0), ""))
-    for facts in (
-        Facts(tools=True),
-        Facts(images=True),
-        Facts(prompt_tokens=ANY_CONTEXT, limit=1),
-        Facts(region="eu"),
-        Facts(deadline_s=5.0),
-    ):
-        assert special(facts)
-
-
 # --- through the gateway ----------------------------------------------------------------------------------------------
 
 
@@ -241,6 +230,39 @@ async def test_what_a_model_can_do_is_read_again_when_it_is_listed_anew() -> Non
     assert await house.ask(asked) == "b"
     house.has("a", capabilities=frozenset({"completion", "tools"}))
     assert await house.ask(asked) == "a"
+
+
+async def test_an_engine_that_goes_or_comes_is_left_out_or_counted_in_at_once() -> None:
+    house = House("a", "b", "c")
+    pool, entry = house.gateway.pool, house.gateway.catalog.resolve("chat")
+    chooser = house.gateway._chooser
+
+    def up() -> list[str]:
+        group = chooser.roster(entry.targets).first(Wish(), Facts())
+        return [target.engine for target in group.targets] if group is not None else []
+
+    assert up() == ["a", "b", "c"]
+    pool.members["a"].lost("connection refused")
+    assert up() == ["b", "c"]
+    pool.drain(frozenset({"b"}))
+    assert up() == ["c"]
+    await pool.refresh()
+    pool.drain(frozenset())
+    assert up() == ["a", "b", "c"]
+
+
+def test_only_what_matters_to_the_choice_makes_another_version_of_the_pool() -> None:
+    pool = House("a", "b").gateway.pool
+    member, before = pool.members["a"], pool.version
+    member.health = Health(live=True, ready=True, message="probed", running=3)
+    member.models = tuple(member.models)
+    member.drained = False
+    assert pool.version == before
+    member.health = Health(live=True, ready=False)
+    member.models = (Model(id="new"),)
+    assert pool.version == before + 2
+    member.drained = True  # it is away as it is
+    assert pool.version == before + 2
 
 
 async def test_rules_send_long_prompts_and_bulk_elsewhere() -> None:

@@ -39,28 +39,21 @@ class Pool:
         self.known: dict[str, Standing] = {name: Standing() for name in names}
         self.traits: dict[str, Traits] = {}
         self.wish = wish
-        self.roster = Roster(self.targets, lambda target: self.traits.get(target.engine, ORDINARY).region)
+        self.roster = Roster(self.targets, lambda target: self.traits.get(target.engine, ORDINARY))
         self.heat = Heat()
         self.random = Random(1)
 
     def work(self, targets: Sequence[Target]) -> Work:
-        found = [self.known[target.engine] for target in targets]
-        return work_of(targets, [each.outstanding if each.ready and each.state == "closed" else -1 for each in found])
+        found = [(self.known[target.engine], target.weight) for target in targets]
+        return work_of([(each.outstanding, weight) for each, weight in found if each.ready and each.state == "closed"])
 
     def terms(self, share: float) -> Terms:
-        return Terms(
-            self.wish,
-            self.roster,
-            lambda target: self.traits.get(target.engine, ORDINARY),
-            lambda target: 0.0,
-            self.work,
-            share,
-        )
+        return Terms(self.wish, lambda target: 0.0, self.work, share)
 
     def decide(self, key: int, shared: int | None = None, *, share: float = 0.0) -> Decision:
         facts = Facts(own=key, shared=key if shared is None else shared)
         return candidates(
-            self.targets, lambda target: self.known[target.engine], self.random.random, facts, self.terms(share)
+            self.roster, lambda target: self.known[target.engine], self.random.random, facts, self.terms(share)
         )
 
     def first(self, key: int, shared: int | None = None, *, share: float = 0.0) -> str:
@@ -243,6 +236,7 @@ def test_whoever_lacks_something_is_no_home() -> None:
     pool = Pool(*NAMES)
     key = pool.at("a")
     pool.traits["a"] = Traits(context=100)
+    pool.roster.renew()
     assert pool.first(key) != "a"
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.config.schema import Target
-from drivetrain.router import USUAL, Decision, Facts, Speed, Standing, candidates
+from drivetrain.router import USUAL, Decision, Facts, Roster, Speed, Standing, candidates
 
 OPEN, TRIAL, TRYING = (Standing(state=state) for state in ("open", "trial", "trying"))
 AWAY, RESTING = Standing(ready=False), Standing(wait_s=2.5)
@@ -23,7 +23,7 @@ def targets(*names: str, **members: Any) -> list[Target]:
 
 
 def decide(among: list[Target], known: Mapping[str, Standing], *, seed: int = 0, facts: Facts = USUAL) -> Decision:
-    return candidates(among, lambda target: known.get(target.engine, Standing()), Random(seed).random, facts)
+    return candidates(Roster(among), lambda target: known.get(target.engine, Standing()), Random(seed).random, facts)
 
 
 def names(decision: Decision) -> list[str]:
@@ -153,7 +153,7 @@ def test_a_single_target_is_looked_at_for_the_record_only() -> None:
         looked.append(target.engine)
         return OPEN
 
-    decision = candidates(targets("only"), standing, Random(0).random)
+    decision = candidates(Roster(targets("only")), standing, Random(0).random)
     assert (names(decision), looked) == (["only"], [])
     assert [(each.position, each.state, each.why) for each in decision.considered] == [(1, "open", "only target")]
 
@@ -165,7 +165,7 @@ def test_a_choice_among_many_looks_at_two() -> None:
         looked.append(target.engine)
         return Standing()
 
-    assert candidates(targets(*map(str, range(100))), standing, Random(1).random).first is not None
+    assert candidates(Roster(targets(*map(str, range(100)))), standing, Random(1).random).first is not None
     assert len(looked) == 2
 
 
@@ -194,7 +194,7 @@ def test_everybody_in_rotation_is_asked_once_and_everybody_is_on_record(
     rows: list[tuple[Standing, int, int]], seed: int
 ) -> None:
     among, standing = pool(rows)
-    decision = candidates(among, standing, Random(seed).random)
+    decision = candidates(Roster(among), standing, Random(seed).random)
     assert sorted(names(decision)) == sorted(target.engine for target in among if target.weight)
     assert [each.engine for each in decision.considered if each.position] == names(decision)
     assert sorted(each.engine for each in decision.considered) == sorted(target.engine for target in among)
@@ -205,7 +205,7 @@ def test_whoever_goes_first_is_able_if_anybody_is_or_most_of_its_tier_fails(
     rows: list[tuple[Standing, int, int]], seed: int
 ) -> None:
     among, standing = pool(rows)
-    decision = candidates(among, standing, Random(seed).random)
+    decision = candidates(Roster(among), standing, Random(seed).random)
     in_rotation = [target for target in among if target.weight]
     if decision.first is None or not any(standing(target).able for target in in_rotation):
         return
@@ -218,5 +218,5 @@ def test_whoever_goes_first_is_able_if_anybody_is_or_most_of_its_tier_fails(
 @given(ROWS, st.integers(0, 2**32))
 def test_the_same_chance_makes_the_same_choice(rows: list[tuple[Standing, int, int]], seed: int) -> None:
     among, standing = pool(rows)
-    one, two = (candidates(among, standing, Random(seed).random) for _ in range(2))
+    one, two = (candidates(Roster(among), standing, Random(seed).random) for _ in range(2))
     assert one.considered == two.considered

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from drivetrain.config.schema import Breaker as Rules
 from drivetrain.config.schema import Target
-from drivetrain.router import Breaker, Speedometer, Standing, candidates
+from drivetrain.router import Breaker, Roster, Speedometer, Standing, candidates
 
 RULES = Rules()
 TOKENS = 100
@@ -69,7 +69,7 @@ def standing(boxes: Mapping[str, Box], now_s: float, target: Target) -> Standing
 def run(boxes: Mapping[str, Box], *, per_s: float, for_s: float, seed: int = 1) -> float:
     """Requests come at random, and nothing fails over. Returns the mean time of a request."""
     chance, order = Random(seed), count()
-    targets = [Target(engine=name, model="m") for name in boxes]
+    roster = Roster([Target(engine=name, model="m") for name in boxes])
     running: list[tuple[float, int, str, float, bool]] = []
     waits_s: list[float] = []
     now_s = 0.0
@@ -78,7 +78,7 @@ def run(boxes: Mapping[str, Box], *, per_s: float, for_s: float, seed: int = 1) 
         while running and running[0][0] <= now_s:
             over_s, _, name, began_s, trial = heappop(running)
             boxes[name].end(began_s, over_s, trial=trial)
-        decision = candidates(targets, partial(standing, boxes, now_s), chance.random)
+        decision = candidates(roster, partial(standing, boxes, now_s), chance.random)
         assert decision.first is not None
         name = decision.first.engine
         over_s, trial = boxes[name].begin(now_s)

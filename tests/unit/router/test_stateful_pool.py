@@ -8,10 +8,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from drivetrain.config.schema import Breaker as Rules
 from drivetrain.config.schema import Target
-from drivetrain.router import Breaker, Standing, candidates
+from drivetrain.router import Breaker, Roster, Standing, candidates
 
 RULES = Rules(failures=2, least_requests=6, open_s=10.0, slow_start_s=5.0)
 TARGETS = [Target(engine=f"e{n}", model="m", tier=n // 3) for n in range(4)]  # three, and a spare
+ROSTER = Roster(TARGETS)
 
 
 class Chosen(RuleBasedStateMachine):
@@ -64,7 +65,7 @@ class Chosen(RuleBasedStateMachine):
 
     @rule(target=requests, seed=st.integers(0, 2**16))
     def is_chosen(self, seed: int) -> tuple[str, bool]:
-        decision = candidates(TARGETS, self.standing, Random(seed).random)
+        decision = candidates(ROSTER, self.standing, Random(seed).random)
         assert decision.first is not None
         engine = decision.first.engine
         if self.standing(next(target for target in TARGETS if target.engine == engine)).state == "trying":
@@ -76,7 +77,7 @@ class Chosen(RuleBasedStateMachine):
     @rule(target=requests, request=consumes(requests), seed=st.integers(0, 2**16))
     def fails_over(self, request: tuple[str, bool], seed: int) -> tuple[str, bool]:
         self.ended(request).failed(self.now_s, trial=request[1])
-        order = candidates(TARGETS, self.standing, Random(seed).random).order
+        order = candidates(ROSTER, self.standing, Random(seed).random).order
         return self.begun(next(each.engine for each in order if each.engine != request[0]))
 
     @rule(request=consumes(requests), worked=st.sampled_from([True, True, False, None]))
@@ -91,13 +92,13 @@ class Chosen(RuleBasedStateMachine):
 
     @invariant()
     def everybody_is_asked_at_last_and_on_record(self) -> None:
-        decision = candidates(TARGETS, self.standing, Random(0).random)
+        decision = candidates(ROSTER, self.standing, Random(0).random)
         assert sorted(each.engine for each in decision.order) == ["e0", "e1", "e2", "e3"]
         assert [each.engine for each in decision.considered] == [each.engine for each in decision.order]
 
     @invariant()
     def the_spare_goes_first_only_if_no_box_is_able(self) -> None:
-        decision = candidates(TARGETS, self.standing, Random(0).random)
+        decision = candidates(ROSTER, self.standing, Random(0).random)
         assert decision.first is not None
         if decision.first.engine == "e3" and self.standing(TARGETS[3]).able:
             assert not any(self.standing(target).able for target in TARGETS[:3])

@@ -40,15 +40,10 @@ def decide(
     seed: int = 0,
     **facts: Any,
 ) -> Decision:
-    terms = Terms(
-        want,
-        Roster(among, lambda target: traits.get(target.engine, ORDINARY).region),
-        lambda target: traits.get(target.engine, ORDINARY),
-        lambda target: prices.get(target.engine, 0.0),
-        lambda some: Work(0, 1, 1.0),
-    )
+    roster = Roster(among, lambda target: traits.get(target.engine, ORDINARY))
+    terms = Terms(want, lambda target: prices.get(target.engine, 0.0), lambda some: Work(0, 1, 1.0))
     return candidates(
-        among, lambda target: known.get(target.engine, Standing()), Random(seed).random, Facts(**facts), terms
+        roster, lambda target: known.get(target.engine, Standing()), Random(seed).random, Facts(**facts), terms
     )
 
 
@@ -362,9 +357,8 @@ def test_whatever_is_wanted_everybody_in_rotation_is_asked_once_and_the_fit_and_
     def traits(target: Target) -> Traits:
         return known[target.engine][1]
 
-    roster = Roster(among, lambda target: traits(target).region)
-    terms = Terms(want, roster, traits, lambda target: 7.0, lambda some: Work(3, 2, 1.0), share)
-    decision = candidates(among, standing, Random(seed).random, facts, terms)
+    terms = Terms(want, lambda target: 7.0, lambda some: Work(3, 2, 1.0), share)
+    decision = candidates(Roster(among, traits), standing, Random(seed).random, facts, terms)
     assert sorted(names(decision)) == sorted(target.engine for target in among if target.weight)
     assert [each.engine for each in decision.considered if each.position] == names(decision)
     if decision.first is not None and any(
