@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import platform
 import random
 import sys
 import time
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from gateway.figures import write_figures
+from gateway.figures import processor, today, write_figures
 from msgspec.structs import replace
 
 from drivetrain import router
@@ -31,13 +32,14 @@ from drivetrain.gateway.pool import Member, Pool
 from drivetrain.governance import Price
 from drivetrain.policies.prices import Table
 from drivetrain.router import Candidate
-from drivetrain.types import Message, ModelSpec, Request, Text, Usage
+from drivetrain.types import Capability, Message, Model, ModelSpec, Request, Text, Tool, Usage
 
 TARGET_US = 20.0  # of a decision among 100 engines
 TARGET_BYTES = 16384  # for each engine
 ROUNDS, CALLS = 100, 200
 MODEL = "llama3.1:8b"
 MEMORY = "bytes for each engine"
+ATTEMPT = "what an attempt adds, µs"
 REGIONS = ("eu", "us", "ap")
 WISHES: Mapping[str, tuple[Routing, str | None]] = {
     "nothing special": (Routing(), None),
@@ -49,6 +51,22 @@ WISHES: Mapping[str, tuple[Routing, str | None]] = {
     "the price": (Routing(goal="cost"), None),
     "by a rule": (Routing(rules=(RoutingRule(when=When(prompt_tokens_over=9), tier=0),)), None),
 }
+TOOLS = "the half that has the tools"
+CAN_TALK: frozenset[Capability] = frozenset({"completion"})
+CAN_ALL: frozenset[Capability] = CAN_TALK | {"tools"}
+HALVES = ("the half that is up", TOOLS)
+PAGE = """# The choice of an engine, {date}
+
+Written by `bench/router.py` on {cpu}, Python {python}: µs of processor time for each decision, the fastest of {rounds}
+rounds. Wanted: the first of 100 in {us:g} µs, and {bytes:,} bytes for each engine; these are {memory:,.0f} (its
+adapter, how it stands, the speeds of four models, its places in groups). What an attempt tells: {attempt:.1f} µs more.
+
+{table}
+
+First: who goes first, and why, as the router decides it. All of it: what is gathered about the request included, such
+as the number of a prompt of 2,100 characters. Calls: of Python functions, for the first.
+"""
+COLUMNS = ("first of 3", "first of 100", "all of it, of 3", "all of it, of 100", "calls, of 100")
 CALL = Call(id="req_1", dialect="openai.chat", received_s=0.0, session="s")
 REQUEST = Request(
     model="chat",
@@ -90,10 +108,33 @@ def main() -> int:
     if arguments.out:
         targets = {"us": TARGET_US, "bytes": TARGET_BYTES}
         write_figures(arguments.out, "router", {"measured": measured, "targets": targets})
+        (arguments.out / "router.md").write_text(page(measured))
     over = [name for name, value in measured.items() if value > target(name)]
     if over:
         print(f"router: over {TARGET_US:g} µs or {TARGET_BYTES} bytes: {'; '.join(over)}", file=sys.stderr)
     return 1 if over else 0
+
+
+def page(measured: Mapping[str, float]) -> str:
+    whats = dict.fromkeys(name.split(", ")[-2] for name in measured if name.startswith("first of 100, "))
+    rows = [[what, *(told(measured, column, what) for column in COLUMNS)] for what in whats]
+    lines = [["choice", *COLUMNS], ["---", *("--:" for _ in COLUMNS)], *rows]
+    return PAGE.format(
+        date=today(),
+        cpu=processor(),
+        python=platform.python_version(),
+        rounds=ROUNDS,
+        us=TARGET_US,
+        bytes=TARGET_BYTES,
+        memory=measured[MEMORY],
+        attempt=measured[ATTEMPT],
+        table="\n".join(f"| {' | '.join(line)} |" for line in lines),
+    )
+
+
+def told(measured: Mapping[str, float], column: str, what: str) -> str:
+    found = measured.get(f"{column}, {what}" if column.startswith("calls") else f"{column}, {what}, µs")
+    return "" if found is None else f"{found:.1f}"
 
 
 def target(name: str) -> float:
@@ -122,8 +163,10 @@ async def measure() -> dict[str, float]:
     measured |= decisions(pool, targets, "of 100, ten set aside, µs")
     for many in (3, 100):
         measured |= wishes(many)
+    for half in HALVES:
+        measured |= decided(f"of 100, {half}", *half_of(half))
     member = pool.members["box-99"]
-    measured["what an attempt adds, µs"] = microseconds(lambda: attempt(member, MODEL, worked=True))
+    measured[ATTEMPT] = microseconds(lambda: attempt(member, MODEL, worked=True))
     measured["of it, making up an attempt, µs"] = microseconds(lambda: made_up(member, MODEL))
     measured[MEMORY] = memory()
     return measured
@@ -159,14 +202,51 @@ def wishes(many: int) -> dict[str, float]:
     for name, (routing, region) in WISHES.items():
         chooser = Chooser(pool, Nobody(), lambda: table)
         chooser.configure(Config(server=Server(region=region)))
-        entry = Entry(name="chat", targets=tuple(targets), policy=Policy(routing=routing))
-        facts = chooser.facts(entry, REQUEST, CALL)
-        terms = chooser.terms(entry, facts, count=True)
-        decide = partial(router.candidates, chooser.roster(targets), pool.standing, random.random, facts, terms)
-        measured[f"first of {many}, {name}, µs"] = microseconds(decide)
-        asked = partial(chooser.decide, entry, REQUEST, CALL)
-        measured[f"all of it, of {many}, {name}, µs"] = microseconds(asked)
+        measured |= decided(f"of {many}, {name}", pool, chooser, entry_of(targets, routing), REQUEST)
     return measured
+
+
+def half_of(which: str) -> tuple[Pool, Chooser, Entry, Request]:
+    """100 engines, of which every other one can be chosen."""
+    pool, targets = pool_of(100)
+    for place, member in enumerate(pool.members.values()):
+        work(member, MODEL)
+        member.models = (Model(id=MODEL, capabilities=CAN_ALL if place % 2 else CAN_TALK),)
+        if which != TOOLS and place % 2:
+            member.lost("away")
+    request = replace(REQUEST, tools=(Tool(name="search"),)) if which == TOOLS else REQUEST
+    return pool, Chooser(pool, Nobody(), Table), entry_of(targets, Routing()), request
+
+
+def entry_of(targets: Sequence[Target], routing: Routing) -> Entry:
+    return Entry(name="chat", targets=tuple(targets), policy=Policy(routing=routing))
+
+
+def decided(what: str, pool: Pool, chooser: Chooser, entry: Entry, request: Request) -> dict[str, float]:
+    facts = chooser.facts(entry, request, CALL)
+    terms, roster = chooser.terms(entry, facts, count=True), chooser.roster(entry.targets)
+    decide = partial(router.candidates, roster, pool.standing, random.random, facts, terms)
+    return {
+        f"first {what}, µs": microseconds(decide),
+        f"all of it, {what}, µs": microseconds(partial(chooser.decide, entry, request, CALL)),
+        f"calls, {what}": calls(decide),
+    }
+
+
+def calls(call: Callable[[], object]) -> float:
+    """Of Python functions, for each call of this one."""
+    made = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal made
+        made += event == "call"
+
+    call()  # what is kept is made
+    sys.setprofile(count)
+    for _ in range(CALLS):
+        call()
+    sys.setprofile(None)
+    return made / CALLS
 
 
 def microseconds(call: Callable[[], object], calls: int = CALLS) -> float:
@@ -198,14 +278,18 @@ def made_up(member: Member, model: str) -> Meter:
 
 
 def memory() -> float:
-    """Its adapter, how it stands, and the speeds of four models."""
+    """Its adapter, how it stands, the speeds of four models, and its places in the groups of all wishes."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        pool, _ = pool_of(100)
-        for member in pool.members.values():
+        pool, targets = pool_of(100)
+        for place, member in enumerate(pool.members.values()):
+            member.config = replace(member.config, region=REGIONS[place % len(REGIONS)])
             for number in range(4):
                 work(member, f"model-{number}")
+        chooser, among = Chooser(pool, Nobody(), Table), tuple(targets)
+        for routing, region in WISHES.values():
+            chooser.decide(entry_of(among, routing), REQUEST, replace(CALL, region=region or ""))
         return (tracemalloc.get_traced_memory()[0] - before) / len(pool.members)
     finally:
         tracemalloc.stop()

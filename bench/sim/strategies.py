@@ -170,9 +170,8 @@ class Ours:
             kept[1][0] -= 1
             return kept[0]
         boxes = [self._by_name[target.engine] for target in targets]
-        work = router.work_of(
-            [(box.outstanding, box.target.weight) for box in boxes if box.ready and not box.breaker.opened]
-        )
+        able = [box for box in boxes if box.ready and not box.breaker.opened]
+        work = router.work_of([box.outstanding for box in able], [box.target.weight for box in able])
         self._kept[id(targets)] = work, [len(targets) // MANY]
         return work
 

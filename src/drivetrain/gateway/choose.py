@@ -190,14 +190,16 @@ class Chooser:
 class _Kept:
     """The work of some targets as it was looked at, for so many further requests."""
 
-    __slots__ = ("_up", "_uses", "_work", "targets", "version")
+    __slots__ = ("_members", "_uses", "_weights", "_work", "targets", "version")
 
     def __init__(self, targets: Sequence[Target], members: Mapping[str, Member], version: int) -> None:
         """`version`: of the pool, by which it is known who is up."""
         self.targets = targets
         self.version = version
         found = [(members.get(target.engine), target.weight) for target in targets]
-        self._up = [(member, weight) for member, weight in found if member is not None and member.up]
+        up = [(member, weight) for member, weight in found if member is not None and member.up]
+        self._members = [member for member, _ in up]
+        self._weights = [weight for _, weight in up]
         self._work = Work(outstanding=0, weight=0, least=0.0)
         self._uses = 0
 
@@ -206,10 +208,15 @@ class _Kept:
             self._uses -= 1
         else:
             self._uses = len(self.targets) // MANY
-            self._work = work_of(
-                [(one.outstanding + one.others, weight) for one, weight in self._up if not one.breaker.opened]
-            )
+            self._work = self._looked_at()
         return self._work
+
+    def _looked_at(self) -> Work:
+        works = [each.outstanding + each.others for each in self._members if not each.breaker.opened]
+        if len(works) == len(self._members):
+            return work_of(works, self._weights)
+        pairs = zip(self._members, self._weights, strict=True)
+        return work_of(works, [weight for each, weight in pairs if not each.breaker.opened])
 
 
 def version_of(model: Model) -> str:

@@ -98,6 +98,6 @@ def apart(one: Seen, two: Seen, facts: Facts) -> tuple[float, float] | None:
 def sooner(one: Seen, two: Seen, facts: Facts) -> float:
     """How many times sooner the second would be done than the first, behind the work that each has in hand; by that
     work alone where one is not measured, or where they are about as fast."""
+    first, second = 1 + load(one), 1 + load(two)
     times = apart(one, two, facts)
-    first_s, second_s = times if times is not None else (1.0, 1.0)
-    return first_s * (1 + load(one)) / (max(second_s, 1e-9) * (1 + load(two)))
+    return first / second if times is None else times[0] * first / ((times[1] or 1e-9) * second)

@@ -3,6 +3,7 @@
 The same in every process and replica. When a target comes or goes, only its own keys move.
 """
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -29,13 +30,16 @@ class Ring:
             for place, target in enumerate(targets)
             for point in points(f"{target.engine}\n{target.model}", each * self._many * target.weight // total)
         )
-        self._points = [point for point, _ in found]
+        self._points = array("Q", [point for point, _ in found])
         self._places = [place for _, place in found]
 
-    def walk(self, key: int) -> Iterator[int]:
-        """The place of each target once, beginning where the key falls."""
+    def walk(self, key: int, home: int | None = None) -> Iterator[int]:
+        """The place of each target once, beginning where the key falls; before them `home`, if there is one."""
         begin, many = bisect_right(self._points, key), len(self._points)
         met: set[int] = set()
+        if home is not None:
+            met.add(home)
+            yield home
         for at in chain(range(begin, many), range(begin)):
             place = self._places[at]
             if place not in met:

@@ -10,7 +10,7 @@ it is while its system prompt is in as few caches as its traffic needs.
 """
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 from math import ceil
 
 from drivetrain.router.case import Case
@@ -76,7 +76,7 @@ def order(group: Group, facts: Facts, terms: Terms) -> Iterator[int]:
     if homes > MOST_HOMES:
         return group.ring.walk(facts.own)
     home = next(islice(group.ring.walk(facts.shared), jump(facts.own, homes), None))
-    return chain((home,), (place for place in group.ring.walk(facts.own) if place != home))
+    return group.ring.walk(facts.own, home)
 
 
 def _words(seen: Seen, terms: Terms, more: str) -> str:

@@ -21,7 +21,7 @@ def _unpriced(target: Target) -> float | None:
 
 
 def _idle(targets: Sequence[Target]) -> Work:
-    return work_of([(0, target.weight) for target in targets])
+    return work_of([0] * len(targets), [target.weight for target in targets])
 
 
 class Terms(NamedTuple):
@@ -43,10 +43,14 @@ class Terms(NamedTuple):
         return f"rule {wish.rule}, tier {target.tier}" if wish.prefers(target) else f"tier {target.tier}"
 
 
-def work_of(able: Sequence[tuple[int, int]]) -> Work:
-    """`able`: of each who is, the outstanding work and the weight."""
-    works, weights = [each[0] for each in able], [each[1] for each in able]
-    least = min([(work + 1) / weight for work, weight in able], default=0.0)
+def work_of(works: Sequence[int], weights: Sequence[int]) -> Work:
+    """Of each who is able, the outstanding work and the weight."""
+    if not works:
+        return Work(outstanding=0, weight=0, least=0.0)
+    if min(weights) == max(weights):
+        least = (min(works) + 1) / weights[0]
+    else:
+        least = min([(work + 1) / weight for work, weight in zip(works, weights, strict=True)])
     return Work(outstanding=sum(works), weight=sum(weights), least=least)
 
 

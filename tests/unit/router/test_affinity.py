@@ -45,7 +45,8 @@ class Pool:
 
     def work(self, targets: Sequence[Target]) -> Work:
         found = [(self.known[target.engine], target.weight) for target in targets]
-        return work_of([(each.outstanding, weight) for each, weight in found if each.ready and each.state == "closed"])
+        able = [(each.outstanding, weight) for each, weight in found if each.ready and each.state == "closed"]
+        return work_of([work for work, _ in able], [weight for _, weight in able])
 
     def terms(self, share: float) -> Terms:
         return Terms(self.wish, lambda target: 0.0, self.work, share)
