@@ -6,7 +6,8 @@ as fast or not measured yet, the one with less outstanding work per weight; of u
 be done sooner with this request, behind its outstanding work. An engine on trial goes before the other one drawn.
 
 A policy may want more (`Terms`): a goal, rules that prefer targets, prompts or sessions kept together, engines of one's
-own region first. And whoever lacks what a request needs goes last.
+own region first. And whoever lacks what a request needs goes last. Who that is, and who is away, is known before: the
+groups without them are kept until something changes (`Roster`), and nobody else is drawn.
 
 Then come the other able ones, tier by tier, then those that are not able: if nothing else is left, they are tried all
 the same. A breaker never sets aside most of a tier, unless a higher tier has somebody who is able.
@@ -18,7 +19,7 @@ from drivetrain.config.schema import Target
 from drivetrain.router import goals, sticky
 from drivetrain.router.case import Case, Draw, Standings
 from drivetrain.router.field import Seen
-from drivetrain.router.hat import Reasoned, best_of_two, some, sooner
+from drivetrain.router.hat import Reasoned, best_of_two, good, some, sooner
 from drivetrain.router.record import Considered, Field
 from drivetrain.router.roster import Group, Roster
 from drivetrain.router.standing import USUAL, Facts
@@ -104,7 +105,7 @@ def _near(group: Group | None, case: Case) -> Reasoned | None:
     found = _drawn(group, case)
     if found is not None or group is None:
         return found
-    return _drawn(group.of(lambda target: case.standings(target).able), case)
+    return _drawn(group.of(lambda target: good((target, case.standings(target)), case.facts)), case)
 
 
 def _drawn(group: Group | None, case: Case) -> Reasoned | None:
