@@ -68,10 +68,9 @@ def _most(group: Group, terms: Terms) -> float:
 
 def order(group: Group, facts: Facts, terms: Terms) -> Iterator[int]:
     """The places of a group's targets, each once, from where the request is at home."""
-    homes = 1
-    if facts.shared != facts.own:
-        homes = min(len(group.targets), max(1, ceil(HOMES * terms.share * len(group.targets))))
-    if homes == 1:
+    many = len(group.targets)
+    homes = min(many, ceil(HOMES * terms.share * many)) if facts.shared != facts.own else 1
+    if homes <= 1:
         return group.ring.walk(facts.shared)
     if homes > MOST_HOMES:
         return group.ring.walk(facts.own)
