@@ -238,7 +238,10 @@ class Framed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TextDelta(Framed, frozen=True, kw_only=True, gc=False, tag="text"):
+    """Some text. What an engine sent at once in several frames may be one event, whose `raw` is all of them."""
+
     text: str
+    tokens: int = 1  # frames of the engine that it is made of: about one token each
 
 
 class ReasoningDelta(Framed, frozen=True, kw_only=True, gc=False, tag="reasoning"):

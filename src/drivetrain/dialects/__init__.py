@@ -25,9 +25,6 @@ class Reply(Protocol):
         """The bytes of one event in a stream; b"" where the dialect has nothing to say. The terminal event
         (`Finished`) includes whatever closes the stream (`data: [DONE]`)."""
 
-    def encode_all(self, events: Sequence[Event]) -> bytes:
-        """The bytes of a batch: as `encode` for each."""
-
     def error(self, error: DrivetrainError) -> bytes:
         """An error inside a stream that has begun, with whatever closes the stream."""
 

@@ -130,7 +130,10 @@ class Meter:
         content = False
         for event in events:
             kind = type(event)
-            if kind is TextDelta or kind is ReasoningDelta or kind is ToolCallDelta:
+            if type(event) is TextDelta:
+                self.deltas += event.tokens
+                content = True
+            elif kind is ReasoningDelta or kind is ToolCallDelta:
                 self.deltas += 1
                 content = True
             elif isinstance(event, Finished):

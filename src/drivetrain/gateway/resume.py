@@ -28,11 +28,12 @@ KINDS = frozenset({"llamacpp", "llama-server", "vllm", "sglang"})  # of engines 
 class Thread:
     """The answer of one request. `weave` each batch of events on its way to the caller."""
 
-    __slots__ = ("_joining", "_plain", "_request", "_said", "_tail", "_text", "_tokens", "begun")
+    __slots__ = ("_given", "_joining", "_plain", "_request", "_said", "_tail", "_text", "_tokens", "begun")
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._text: list[str] = []
+        self._given = 0  # tokens of that, about
         self._tokens = 0  # that earlier engines gave, about
         self._joining = False  # what comes is another engine's
         self._said = ""  # what the other engine is told of it, and may say again
@@ -54,7 +55,7 @@ class Thread:
         request, text = self._request, "".join(self._text)
         said = text.rstrip()
         self._joining, self._said, self._tail = True, said, text[len(said) :]
-        self._tokens = len(self._text)
+        self._tokens = self._given
         sampling = request.sampling
         if sampling.max_tokens is not None:
             sampling = replace(sampling, max_tokens=max(1, sampling.max_tokens - self._tokens))
@@ -74,6 +75,7 @@ class Thread:
         for event in events:
             if type(event) is TextDelta and not event.index:
                 self._text.append(event.text)
+                self._given += event.tokens
                 self.begun = True
             elif not isinstance(event, Opaque | Progress):
                 self.begun, self._plain = True, False

@@ -44,7 +44,7 @@ class Stream:
 
     async def _send_all(self, batches: Batches) -> None:
         """The last bytes wait until the generator has ended: by then the answer is in the ledger."""
-        encode = self._reply.encode_all
+        encode = self._reply.encode
         last = b""
         async with aclosing(batches):
             async for events in batches:
@@ -54,7 +54,7 @@ class Stream:
                 if type(final) is Progress:
                     self._progress, self._experts = final, final.experts
                     continue
-                data = encode(events)
+                data = b"".join(map(encode, events))
                 if type(final) is Finished:
                     last = data
                 elif data:

@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
             return  # of a request that has begun to arrive, the rest is still taken
         if self._between:
             self.quiet_since = time.monotonic()
-            if b"pgrade" in data:
+            if data.find(b"pgrade") >= 0:  # `in` makes an exception, and drops it
                 data = _without_upgrade(data)
         if self._reading is None:
             self._head_bytes += len(data)

@@ -44,7 +44,7 @@ def answered(request: Request, frames: tuple[bytes, ...] = THEIRS, micro_usd: in
     end = events[-1]
     assert isinstance(end, Finished)
     events[-1] = replace(end, usage=replace(end.usage, cost_micro_usd=micro_usd))
-    return CHAT.reply(request, id="7", created_s=5.0).encode_all(events)
+    return b"".join(map(CHAT.reply(request, id="7", created_s=5.0).encode, events))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -75,9 +75,6 @@ class Reply:
         keeps = shape is GENERATE and request.completion is None
         self._context = request.messages if keeps else None
         self._said: list[str] = []  # the answer so far, for `context`
-
-    def encode_all(self, events: Sequence[Event]) -> bytes:
-        return b"".join([self.encode(event) for event in events])
 
     def encode(self, event: Event) -> bytes:
         raw = event.raw

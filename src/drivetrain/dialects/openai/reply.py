@@ -4,13 +4,13 @@ An engine's own frames are forwarded with nothing changed but the model's name, 
 of ours take up the id and the time of creation of the engine's, so that all chunks of one answer agree.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from drivetrain.dialects import Reply, sse
+from drivetrain.dialects import sse
 from drivetrain.dialects.openai import errors, logprobs, messages, requests, usage
 from drivetrain.errors import DrivetrainError
 from drivetrain.types import (
@@ -29,6 +29,7 @@ from drivetrain.types import (
     ToolCallStart,
 )
 
+_END = b"\n\n"
 _encode = msgspec.json.Encoder().encode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _string = msgspec.json.Decoder(str).decode
@@ -57,22 +58,16 @@ class Frames:
 
     def forward(self, raw: bytes) -> bytes:
         """An engine's frame under the public name of the model, and with one time of creation in all frames (llama.cpp
-        writes the current time into each)."""
+        writes the current time into each). Or a run of frames that differ in their texts only."""
         if self._agree:
-            return raw if self._theirs in raw else self._learn(raw)
+            return raw if raw.find(self._theirs) >= 0 else self._learn(raw)  # `in` makes an exception, and drops it
         renamed = raw.replace(self._theirs, self._ours)
         return self._learn(raw) if renamed is raw else renamed  # bytes with nothing to replace are returned themselves
 
-    def forward_all(self, raws: list[bytes]) -> bytes:
-        """Many frames at once. Each says the model's name as the first does, or they are looked at one by one."""
-        first = self.forward(raws[0])
-        rest = b"".join(raws[1:])
-        if rest.count(self._theirs) != len(raws) - 1:
-            return first + b"".join([self.forward(raw) for raw in raws[1:]])
-        return first + (rest if self._agree else rest.replace(self._theirs, self._ours))
-
     def _learn(self, raw: bytes) -> bytes:
         """A frame that names the model, or dates itself, in a way not met before; the first one above all."""
+        if len(frames := raw.split(_END)) > 2:  # a run
+            return b"".join([self.forward(frame + _END) for frame in frames[:-1]])
         members = _object(raw)
         if not self.begun:
             self.begun, self._head = True, b""
@@ -135,14 +130,6 @@ def progress(event: Progress) -> bytes:
     return sse.comment(event.stage + share)
 
 
-def encode_all(reply: Reply, frames: Frames, events: Sequence[Event]) -> bytes:
-    """Like `encode` for each. Frames that are forwarded, and nothing else among them, go together."""
-    raws = [event.raw for event in events]
-    if len(raws) < 3 or not all(raws[:-1]):
-        return b"".join([reply.encode(event) for event in events])
-    return frames.forward_all(raws[:-1]) + reply.encode(events[-1])  # type: ignore[arg-type]  # none of them is None
-
-
 class ChatReply:
     media_type = sse.MEDIA_TYPE
 
@@ -154,9 +141,6 @@ class ChatReply:
         self._frames = Frames(request, id=self._id, object="chat.completion.chunk", created_s=created_s)
         self._forward = self._frames.forward
         self._started: set[int] = set()
-
-    def encode_all(self, events: Sequence[Event]) -> bytes:
-        return encode_all(self, self._frames, events)
 
     def encode(self, event: Event) -> bytes:
         raw = event.raw
@@ -280,9 +264,6 @@ class CompletionReply:
         self._frames = Frames(request, id=self._id, object="text_completion", created_s=created_s)
         self._forward = self._frames.forward
         self._offsets: dict[int, int] = {}  # choice → characters so far
-
-    def encode_all(self, events: Sequence[Event]) -> bytes:
-        return encode_all(self, self._frames, events)
 
     def encode(self, event: Event) -> bytes:
         raw = event.raw

@@ -71,6 +71,7 @@ class StreamDecoder:
     def __init__(self, request: Request, surface: str) -> None:
         same = request.source is not None and request.source.dialect == surface
         self._keep = same and request.stream
+        self._joins = self._keep or not request.stream  # nobody sees one event for each frame
         self._whole = same and not request.stream
         self._include_usage = request.include_usage  # asked by the caller
         self._usage_everywhere = same and wants_running_usage(request)
@@ -95,8 +96,7 @@ class StreamDecoder:
             if data.endswith(_LF_LF) and not self._reader.pending:
                 self._whole_frames(data, events)
             else:
-                for frame, raw, _ in self._reader.feed(data):
-                    self._take(frame, raw if self._keep else None, events)
+                self._other_frames(data, events)
         except DrivetrainError as error:
             self._failure = error
             if not events:
@@ -111,37 +111,38 @@ class StreamDecoder:
                 at = end
                 continue
             end = data.find(_LF_LF, at)
-            self._whole_frame(data[at:end], events)
+            # By `find`: `in` makes an exception for each look that it drops again.
+            plain = data.startswith(_DATA, at) and data.find(b"\n", at) == end and data.find(b"\r", at, end) < 0
+            if plain:
+                self._take(data[at + 6 : end], data[at : end + 2] if self._keep else None, events)
+            else:
+                self._other_frames(data[at : end + 2], events)
             at = end + 2
 
     def _texts(self, data: bytes, start: int, events: list[Event]) -> int:
         """Take a run of text frames that begins here. Where it ends; 0 if there is none."""
-        template, keep = self._template, self._keep
-        end = data.rfind(template.after, start) + len(template.after)
-        found = template.run(data[start:end]) if end > start and not self._ended else None
-        if found is None:  # other frames may stand in between: the next one only
-            end = data.find(_LF_LF, start) + 2
-            found = template.run(data[start:end]) if data.endswith(template.after, start, end) else None
-        if found is None or self._ended:
+        if self._ended:
             return 0
-        texts, strings = found
-        self._deltas += len(texts)
-        index = template.index
-        if keep:
-            before, after = template.before, template.after
-            raws = [before + string + after for string in strings]
-            events += [TextDelta(text=text, index=index, raw=raw) for text, raw in zip(texts, raws, strict=True)]
+        template = self._template
+        end = data.rfind(template.after, start) + len(template.after)
+        texts = template.run(data[start:end]) if end > start else None
+        if texts is None:  # other frames may stand in between: the next one only
+            end = data.find(_LF_LF, start) + 2
+            texts = template.run(data[start:end]) if data.endswith(template.after, start, end) else None
+        if texts is None:
+            return 0
+        tokens, index = len(texts), template.index
+        self._deltas += tokens
+        if self._joins:
+            raw = data[start:end] if self._keep else None
+            events.append(TextDelta(text="".join(texts), tokens=tokens, index=index, raw=raw))
         else:
             events += [TextDelta(text=text, index=index) for text in texts]
         return end
 
-    def _whole_frame(self, piece: bytes, events: list[Event]) -> None:
-        keep = self._keep
-        if piece.startswith(_DATA) and b"\n" not in piece and b"\r" not in piece:
-            self._take(piece[6:], piece + _LF_LF if keep else None, events)
-            return
-        for frame, raw, _ in self._reader.feed(piece + _LF_LF):
-            self._take(frame, raw if keep else None, events)
+    def _other_frames(self, data: bytes, events: list[Event]) -> None:
+        for frame, raw, _ in self._reader.feed(data):
+            self._take(frame, raw if self._keep else None, events)
 
     def close(self) -> Sequence[Event]:
         if self._failure is not None:
@@ -219,8 +220,8 @@ class StreamDecoder:
 
     def _remember(self, data: bytes) -> None:
         """Keep what only this dialect knows of a last frame, for an answer that is not streamed: `timings`, …"""
-        if self._whole:
-            self._extra.update((name, value) for name, value in _members(data).items() if name not in _COMMON)
+        if self._whole and not (members := _members(data)).keys() <= _COMMON:
+            self._extra.update({name: value for name, value in members.items() if name not in _COMMON})
 
     def _choose(self, choice: wire.ChoiceOut, data: bytes, events: list[Event]) -> bool:
         """One choice's part of a frame. False if the frame breaks a rule and must not reach a caller as it is."""

@@ -26,21 +26,21 @@ class Template:
         self.before, self.after = _UNKNOWN, _UNKNOWN  # up to the text, and from it to the end of the frame
         self.index = 0
 
-    def run(self, data: bytes) -> tuple[list[str], list[bytes]] | None:
-        """The texts of all the frames of this form, one after another, that `data` is; and the JSON of each.
+    def run(self, data: bytes) -> list[str] | None:
+        """The texts of all the frames of this form, one after another, that `data` is.
 
         None if it is not such a run: cutting it where one frame meets the next must give exactly one string per frame.
         """
-        before, start = self.before, len(self.before)
-        frames = data.split(self.after)
-        frames.pop()  # what follows the last one: nothing
-        strings = [frame[start:] for frame in frames if frame.startswith(before)]
+        before, after, start = self.before, self.after, len(self.before)
+        strings = [frame[start:] for frame in data.split(after)]
+        strings.pop()  # what follows the last one: nothing
+        if before + (after + before).join(strings) + after != data:
+            return None
         try:
             texts = _decode_all(b"[" + b",".join(strings) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        whole = len(texts) == len(strings) == len(frames) > 0
-        return (texts, strings) if whole and "" not in texts else None
+        return texts if len(texts) == len(strings) > 0 and "" not in texts else None
 
     def learn(self, data: bytes, text: str, index: int, *, completions: bool) -> None:
         """Take the form of a frame that was decoded to this text and nothing else."""
