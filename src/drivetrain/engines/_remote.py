@@ -92,7 +92,7 @@ async def stream(
     async with upstream.post(path, body, traceparent=request.traceparent, connect_s=request.connect_s) as answer:
         if answer.status != 200:
             raise await refusal(answer, surface.decode_error)
-        async for data in answer:
+        while data := await answer.next():
             if not (events := decoder.feed(data)):
                 continue
             yield events

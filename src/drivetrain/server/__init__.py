@@ -10,7 +10,7 @@ from drivetrain.errors import DrivetrainError, Forbidden, Internal, MethodNotAll
 from drivetrain.server import guard
 from drivetrain.server.auth import CHALLENGE, NOBODY, Auth, check_scope
 from drivetrain.server.exchange import Exchange, Header
-from drivetrain.server.routing import Route, Routes
+from drivetrain.server.routing import Handler, Route, Routes
 from drivetrain.telemetry import request_id as log_id
 from drivetrain.ulid import ulid
 
@@ -49,7 +49,8 @@ class App:
         exchange.json_type = self.routes.json_type(exchange.path)
         try:
             if not await self._refused(exchange):
-                await self._handle(exchange)
+                handler = await self._handler(exchange)
+                await handler(exchange)
         except asyncio.CancelledError:
             if not exchange.gone:
                 raise
@@ -60,14 +61,13 @@ class App:
             log.error("a defect", exc_info=error, extra={"path": exchange.path, "request_id": exchange.id})
             await self._fail(exchange, Internal("internal error; the log has the details under this request's id"))
 
-    async def _handle(self, exchange: Exchange) -> None:
+    async def _handler(self, exchange: Exchange) -> Handler:
         route = self.routes.find(exchange.method, exchange.path)
         if route is None:
-            await self._unknown(exchange)
-            return
+            return self._unknown
         if self.auth is not None:
             await self._admit(exchange, route, self.auth)
-        await route.handler(exchange)
+        return route.handler
 
     async def _admit(self, exchange: Exchange, route: Route, auth: Auth) -> None:
         """Who asks, and may they? It is the route that was found which says what it takes."""

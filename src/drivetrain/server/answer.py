@@ -32,34 +32,26 @@ class Stream:
 
     async def run(self, batches: Batches) -> None:
         """Send it all. Raises a `DrivetrainError` only if nothing was sent yet."""
+        encode, last = self._reply.encode, b""
         self._hearts.add(self)
         try:
-            await self._send_all(batches)
+            async with aclosing(batches):
+                async for events in batches:
+                    final = events[-1] if events else None
+                    if type(final) is Progress:
+                        self._progress, self._experts = final, final.experts
+                    elif data := b"".join(map(encode, events)):
+                        if type(final) is Finished:
+                            last = data
+                        else:
+                            await self._write(data, more=True)
+            await self._write(last, more=False)  # not before the generator has ended: the answer is in the ledger now
         except DrivetrainError as error:
             if not self._exchange.started:
                 raise
             await self._write(self._reply.error(error), more=False)
         finally:
             self._hearts.discard(self)
-
-    async def _send_all(self, batches: Batches) -> None:
-        """The last bytes wait until the generator has ended: by then the answer is in the ledger."""
-        encode = self._reply.encode
-        last = b""
-        async with aclosing(batches):
-            async for events in batches:
-                if not events:
-                    continue
-                final = events[-1]
-                if type(final) is Progress:
-                    self._progress, self._experts = final, final.experts
-                    continue
-                data = b"".join(map(encode, events))
-                if type(final) is Finished:
-                    last = data
-                elif data:
-                    await self._write(data, more=True)
-        await self._write(last, more=False)
 
     async def _write(self, data: bytes, *, more: bool) -> None:
         self._sending = True

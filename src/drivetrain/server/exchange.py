@@ -33,9 +33,11 @@ class Wire(Protocol):
     def peer(self) -> str:
         """The caller's address; "" where it has none."""
 
+    @property
+    def slow(self) -> asyncio.Event | None:
+        """Set when a caller who reads slowly has caught up; None where it keeps up."""
+
     def write(self, data: bytes) -> None: ...
-    async def drain(self) -> None:
-        """Returns at once, or when a caller who reads slowly has caught up."""
 
     def hold(self, *, hold: bool) -> None:
         """Stop or go on taking bytes from the caller."""
@@ -197,12 +199,14 @@ class Exchange:
         self, status: int, body: bytes = b"", media_type: bytes | None = None, headers: Sequence[Header] = ()
     ) -> None:
         """The whole answer, in one write. JSON unless said otherwise; what has no body has no type."""
-        self.started = self.done = True
+        self.started = True
         head = self._head_of(status, media_type or self.json_type if body else b"", headers)
         length = b"" if status in BODILESS else b"content-length: %d\r\n" % len(body)
         content = b"" if self.method == "HEAD" or status in BODILESS else body
         self._wire.write(b"%b%b\r\n%b" % (head, length, content))
-        await self._end()
+        self._end()
+        if (slow := self._wire.slow) is not None:
+            await slow.wait()
 
     async def start(self, status: int, media_type: bytes, headers: Sequence[Header] = ()) -> None:
         """Begin an answer whose length is not known. Its head is sent with the first piece of its body."""
@@ -226,15 +230,14 @@ class Exchange:
             data = _chunk(data, last=not more)
         if head or data:
             self._wire.write(head + data)
-        if more:
-            await self._wire.drain()
-        else:
-            self.done = True
-            await self._end()
+        if not more:
+            self._end()
+        if (slow := self._wire.slow) is not None:
+            await slow.wait()
 
-    async def _end(self) -> None:
+    def _end(self) -> None:
+        self.done = True
         self._wire.ended(keep_alive=self._keep_alive and self._complete)
-        await self._wire.drain()
 
     def _head_of(self, status: int, media_type: bytes, headers: Sequence[Header]) -> bytes:
         lines = _lines((*self.extra, *headers)) if headers or self.extra else b""

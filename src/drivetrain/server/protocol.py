@@ -8,6 +8,7 @@ import asyncio
 import re
 import time
 from collections import deque
+from functools import lru_cache
 from typing import Any, Protocol, cast
 from urllib.parse import unquote_to_bytes
 
@@ -64,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._lingering = False
         self._parting = False  # the server stops, of which it gave notice
-        self._writable: asyncio.Event | None = None  # None: the caller keeps up
+        self.slow: asyncio.Event | None = None  # None: the caller keeps up
         self._stalled_since = 0.0
         self.quiet_since = time.monotonic()
         self._swept_s = self.quiet_since
@@ -81,8 +82,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(cast(Any, self))
         self._closing = True
-        if self._writable is not None:
-            self._writable.set()
+        if self.slow is not None:
+            self.slow.set()
         if self._current is not None and not self._current.done:
             self._current.gone = True
             if self._task is not None:
@@ -107,13 +108,13 @@ class Connection(asyncio.Protocol):
             self._refuse(b"431 Request Header Fields Too Large", b"the head of the request is too large")
 
     def pause_writing(self) -> None:
-        self._writable = asyncio.Event()
+        self.slow = asyncio.Event()
         self._stalled_since = time.monotonic()
 
     def resume_writing(self) -> None:
-        if self._writable is not None:
-            self._writable.set()
-            self._writable = None
+        if self.slow is not None:
+            self.slow.set()
+            self.slow = None
 
     # --- called by the parser -----------------------------------------------------------------------------------------
 
@@ -178,12 +179,12 @@ class Connection(asyncio.Protocol):
         self._state.total_requests += 1
         self._task = task = self._loop.create_task(self._run(exchange))
         self._state.tasks.add(task)
-        task.add_done_callback(self._state.tasks.discard)
 
     async def _run(self, exchange: Exchange) -> None:
         try:
             await self._app.handle(exchange)
         finally:
+            self._state.tasks.discard(cast(asyncio.Task[None], asyncio.current_task()))
             if not exchange.done:  # it was broken off: the caller must not take what came for the whole
                 self._transport.abort()
 
@@ -228,10 +229,6 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
-
-    async def drain(self) -> None:
-        if self._writable is not None:
-            await self._writable.wait()
 
     def hold(self, *, hold: bool) -> None:
         self._held = hold
@@ -282,7 +279,7 @@ class Connection(asyncio.Protocol):
     def sweep(self, now_s: float, *, idle_s: float) -> None:
         """Hang up on a caller who is silent too long, or takes too long to say what it wants or to hear the answer."""
         passed_s, self._swept_s = max(0.0, now_s - self._swept_s), now_s
-        if self._writable is not None and now_s - self._stalled_since > STALLED_S:
+        if self.slow is not None and now_s - self._stalled_since > STALLED_S:
             self._transport.abort()
         if self._reading is not None:
             self._wait_for_body(passed_s)
@@ -310,6 +307,7 @@ def _without_upgrade(data: bytes) -> bytes:
     return UPGRADE.sub(b"", head) + end + rest if end else data
 
 
+@lru_cache(maxsize=1024)
 def _taken_apart(url: bytes) -> tuple[str, bytes]:
     """Path, percent-decoded, and query of a request's target, which may also name the whole address (RFC 9112 §3.2)."""
     if not url.startswith(b"/"):

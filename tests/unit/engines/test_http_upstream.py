@@ -26,8 +26,8 @@ OPEN_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 async def collect(answer: Answer, into: list[bytes]) -> None:
-    async for data in answer:
-        into.append(data)  # noqa: PERF401 - what came before a failure must stay
+    while data := await answer.next():
+        into.append(data)
 
 
 async def test_requests_in_turn_share_one_connection() -> None:
@@ -103,7 +103,7 @@ async def test_data_arrives_when_it_is_sent() -> None:
         async with asyncio.TaskGroup() as group, upstream.get("/x") as answer:
             group.create_task(pieces())
             got = []
-            async for data in answer:
+            while data := await answer.next():
                 got.append(data)
                 gates[len(got) - 1].set()  # only now may the next one be sent
             assert got == [b"0", b"1", b"2"]
@@ -229,8 +229,7 @@ async def test_leaving_early_closes_the_connection_at_once() -> None:
     async with pair() as (server, upstream):
         server.script("/x", ENDLESS)
         async with upstream.post("/x", b"{}") as answer:
-            async for _ in answer:
-                break
+            await answer.next()
         await server.requests[0].wait_closed()
         assert server.requests[0].closed_early
         assert (upstream.open_connections, upstream.idle_connections) == (0, 0)
@@ -304,7 +303,7 @@ async def test_draining_waits_for_the_end_but_not_for_long() -> None:
         server.script("/x", Stream(frames=[b"last"], pause_s=0.02), Stream(frames=[b"last"], cut_after=4, then="stall"))
         for kept in (1, 0):
             async with upstream.get("/x") as answer:
-                assert await anext(aiter(answer)) == b"last"
+                assert await answer.next() == b"last"
                 await answer.drain(0.1)
             assert upstream.idle_connections == kept
 
@@ -358,8 +357,7 @@ async def test_leaving_a_tls_stream_early_closes_it_at_once(certificate: Path) -
     async with pair(FakeUpstream(tls=tls_server(certificate)), tls=trust) as (server, upstream):
         server.script("/x", ENDLESS)
         async with upstream.post("/x", b"{}") as answer:
-            async for _ in answer:
-                break
+            await answer.next()
         await server.requests[0].wait_closed()
         assert server.requests[0].closed_early
 

@@ -17,7 +17,7 @@ class Tape:
     def write(self, data: bytes) -> None:
         self.written += data
 
-    async def drain(self) -> None: ...
+    slow = None
 
     def hold(self, *, hold: bool) -> None: ...
 

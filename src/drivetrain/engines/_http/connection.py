@@ -107,16 +107,13 @@ class Connection(asyncio.Protocol):
 
     # --- deadlines ----------------------------------------------------------------------------------------------------
 
-    async def _wait(self, deadline: float) -> None:
-        """Until something happens: data, the end, a failure or the deadline."""
+    def _wait(self, deadline: float) -> asyncio.Future[None]:
+        """Done when something happens: data, the end, a failure or the deadline."""
         self._deadline = deadline
         if self._timer is None or self._timer_s > deadline:
             self._arm(deadline)
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
     def _arm(self, when: float) -> None:
         if self._timer is not None:
@@ -142,8 +139,9 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():  # it is done where whoever waited was cancelled
+            waiter.set_result(None)
 
     # --- called by the event loop -------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import lru_cache
 from types import TracebackType
 
@@ -45,7 +45,7 @@ class Upstream:
     """An HTTP server of an engine. Belongs to the event loop that first uses it; `aclose` it there.
 
         async with upstream.post("/v1/chat/completions", body) as answer:
-            async for data in answer: ...
+            while data := await answer.next(): ...
 
     Leaving the block before the answer's end closes the connection at once, which tells the engine to stop. A request
     that meets a connection which the engine closed while idle is sent once more, on a new one.
@@ -290,20 +290,15 @@ class Answer:
             joined[name] = f"{joined[name]}, {value}" if name in joined else value
         return joined
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        """The next piece of the body, as soon as there is one. Raises `EngineFailed` if the answer broke off."""
-        data = await self._entered.read(self._idle_s)
-        if not data:
-            raise StopAsyncIteration
-        return data
+    def next(self) -> Awaitable[bytes]:
+        """The next piece of the body, as soon as there is one; b"" at its end. Raises `EngineFailed` if the answer
+        broke off."""
+        return self._entered.read(self._idle_s)
 
     async def read(self, limit: int) -> bytes:
         """The rest of the body. Raises `EngineFailed` if it is longer than `limit` bytes."""
         pieces, size = [], 0
-        async for data in self:
+        while data := await self.next():
             size += len(data)
             if size > limit:
                 raise EngineFailed(f"{self._upstream.label} sent more than the {limit} bytes allowed for {self._path}")
