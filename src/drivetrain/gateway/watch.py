@@ -28,7 +28,7 @@ class Watch:
         self._heard = now = time.monotonic()
         left_s = max(deadlines.first.at_s - now, 0.001)
         self._period_s = min(timeouts.first_token_s, timeouts.idle_s, left_s)
-        self._loop = asyncio.get_running_loop()
+        self._loop = task.get_loop()
         self._first = True  # no content yet
         self._waiting = False
         self._broken: DrivetrainError | None = None  # because this deadline passed

@@ -203,7 +203,7 @@ class Exchange:
         head = self._head_of(status, media_type or self.json_type if body else b"", headers)
         length = b"" if status in BODILESS else b"content-length: %d\r\n" % len(body)
         content = b"" if self.method == "HEAD" or status in BODILESS else body
-        self._wire.write(b"%b%b\r\n%b" % (head, length, content))
+        self._wire.write(b"".join((head, length, b"\r\n", content)))
         self._end()
         if (slow := self._wire.slow) is not None:
             await slow.wait()
@@ -241,22 +241,16 @@ class Exchange:
 
     def _head_of(self, status: int, media_type: bytes, headers: Sequence[Header]) -> bytes:
         lines = _lines((*self.extra, *headers)) if headers or self.extra else b""
-        id = b"x-request-id: %b\r\n" % self.id.encode("latin-1") if self.id else b""
-        return b"%b%b%b%b%b%b" % (
-            STATUS_LINES[status],
-            self._wire.default_head,
-            b"content-type: %b\r\n" % media_type if media_type else b"",
-            id,
-            lines,
-            self._closing(),
-        )
+        type = b"content-type: " + media_type + b"\r\n" if media_type else b""
+        id = b"x-request-id: " + self.id.encode("latin-1") + b"\r\n" if self.id else b""
+        return b"".join((STATUS_LINES[status], self._wire.default_head, type, id, lines, self._closing()))
 
     def _closing(self) -> bytes:
         return b"" if self._keep_alive and self._complete else b"connection: close\r\n"
 
 
 def _lines(headers: Sequence[Header]) -> bytes:
-    return b"".join([b"%b: %b\r\n" % header for header in headers])
+    return b"\r\n".join([*map(b": ".join, headers), b""])
 
 
 def _chunk(data: bytes, *, last: bool) -> bytes:

@@ -67,6 +67,7 @@ class Connection(asyncio.Protocol):
         self._parting = False  # the server stops, of which it gave notice
         self.slow: asyncio.Event | None = None  # None: the caller keeps up
         self._stalled_since = 0.0
+        self.peer = ""  # its address, where it has one
         self.quiet_since = time.monotonic()
         self._swept_s = self.quiet_since
         self._body_bytes = 0  # that came since then
@@ -77,6 +78,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        found = transport.get_extra_info("peername")  # asks the kernel each time
+        self.peer = str(found[0]) if isinstance(found, tuple) else ""
         self._state.connections.add(cast(Any, self))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -184,7 +187,7 @@ class Connection(asyncio.Protocol):
         try:
             await self._app.handle(exchange)
         finally:
-            self._state.tasks.discard(cast(asyncio.Task[None], asyncio.current_task()))
+            self._state.tasks.discard(cast(asyncio.Task[None], asyncio.current_task(self._loop)))
             if not exchange.done:  # it was broken off: the caller must not take what came for the whole
                 self._transport.abort()
 
@@ -208,6 +211,7 @@ class Connection(asyncio.Protocol):
     def _linger(self) -> None:
         """An answer came before its request was whole. Read on for a while: hanging up now could cost the answer."""
         self._closing = self._lingering = True
+        self._held = False
         self._transport.resume_reading()
         self._loop.call_later(LINGER_S, self._transport.close)
 
@@ -221,20 +225,18 @@ class Connection(asyncio.Protocol):
             self._head_lines = b"".join(b"%b: %b\r\n" % header for header in self._dates)
         return self._head_lines
 
-    @property
-    def peer(self) -> str:
-        found = self._transport.get_extra_info("peername")
-        return str(found[0]) if isinstance(found, tuple) else ""
-
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
 
     def hold(self, *, hold: bool) -> None:
-        self._held = hold
+        if hold is self._held:
+            return
         if hold:
+            self._held = True
             self._transport.pause_reading()
         elif not self._closing or self._reading is not None:
+            self._held = False
             self._transport.resume_reading()
 
     # --- ends ---------------------------------------------------------------------------------------------------------

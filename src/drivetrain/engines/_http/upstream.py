@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Mapping
 from functools import lru_cache
+from time import monotonic  # which the loop's own time is, too: to ask for the loop costs a system call
 from types import TracebackType
 
 from drivetrain.engines._http.connection import Connection
@@ -170,18 +171,17 @@ class Upstream:
         if keep_s <= 0 or len(self._idle) >= MAX_IDLE or self._closed is not None:
             connection.abort()
             return
-        loop = asyncio.get_running_loop()
-        connection.idle_until_s = loop.time() + keep_s
+        connection.idle_until_s = monotonic() + keep_s
         self._idle.append(connection)
         if self._sweeper is None:
-            self._sweeper = loop.call_at(connection.idle_until_s, self._sweep)
+            self._sweeper = asyncio.get_running_loop().call_later(keep_s, self._sweep)
 
     # --- the pool -----------------------------------------------------------------------------------------------------
 
     def _take_idle(self) -> Connection | None:
         if not self._idle:
             return None
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         while self._idle:
             connection = self._idle.pop()
             if connection.idle_until_s > now:
@@ -191,14 +191,13 @@ class Upstream:
 
     def _sweep(self) -> None:
         """Closes what has been idle too long, and looks again when the next is due."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = monotonic()
         for connection in self._idle:
             if connection.idle_until_s <= now:
                 connection.abort()
         self._idle = [connection for connection in self._idle if connection.idle_until_s > now]
         due = min((connection.idle_until_s for connection in self._idle), default=None)
-        self._sweeper = None if due is None else loop.call_at(due, self._sweep)
+        self._sweeper = None if due is None else asyncio.get_running_loop().call_later(due - now, self._sweep)
 
     async def _connect(self, within_s: float | None) -> Connection:
         if self._closed is not None:
@@ -308,9 +307,9 @@ class Answer:
     async def drain(self, within_s: float) -> None:
         """Waits a moment for the end of the body, so that the connection can be used again. Drops what comes; what
         fails now is of no interest, for the caller has all that it wanted."""
-        deadline = asyncio.get_running_loop().time() + within_s
+        deadline = monotonic() + within_s
         try:
-            while await self._entered.read(max(0.0, deadline - asyncio.get_running_loop().time())):
+            while await self._entered.read(max(0.0, deadline - monotonic())):
                 pass
         except EngineError:
             pass
