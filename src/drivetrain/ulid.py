@@ -18,9 +18,11 @@ def ulid() -> str:
     count = next(_count)
     high, low = count >> 20, count & 0xFFFFF
     digits = _PAIRS[high >> 10 & 1023] + _PAIRS[high & 1023] + _PAIRS[low >> 10] + _PAIRS[low & 1023]
-    return _time_part(int(time.time() * 1000)) + _PROCESS + digits
+    milliseconds = int(time.time() * 1000)
+    return _era(milliseconds >> 10) + _PAIRS[milliseconds & 1023] + _PROCESS + digits
 
 
 @lru_cache(maxsize=8)
-def _time_part(milliseconds: int) -> str:
-    return "".join([_PAIRS[(milliseconds >> shift) & 1023] for shift in (40, 30, 20, 10, 0)])
+def _era(seconds: int) -> str:
+    """Of about so many seconds: all of the time but its last two digits."""
+    return "".join([_PAIRS[(seconds >> shift) & 1023] for shift in (30, 20, 10, 0)])

@@ -21,16 +21,16 @@ _PARTS = "text, image_url, input_audio, refusal"
 def decode(messages: Sequence[wire.MessageIn]) -> tuple[Message, ...]:
     if not messages:
         raise BadRequest("'messages' is empty; at least one message is expected", param="messages")
-    return tuple(_message(message, f"messages[{at}]") for at, message in enumerate(messages))
+    return tuple([_message(message, place) for place, message in enumerate(messages)])
 
 
-def _message(given: wire.MessageIn, path: str) -> Message:
+def _message(given: wire.MessageIn, place: int) -> Message:
     role = _ROLES.get(given.role)
     if role is None:
-        refuse(f"{path}.role", given.role, f"one of {', '.join(_ROLES)}")
+        refuse(f"messages[{place}].role", given.role, f"one of {', '.join(_ROLES)}")
     content = given.content
     if isinstance(content, list):
-        parts = tuple(_part(part, f"{path}.content[{at}]") for at, part in enumerate(content))
+        parts = tuple([_part(part, f"messages[{place}].content[{at}]") for at, part in enumerate(content)])
     else:
         text = content or given.refusal
         parts = (Text(text=text),) if text else ()
@@ -38,7 +38,7 @@ def _message(given: wire.MessageIn, path: str) -> Message:
         role=role,
         content=parts,
         reasoning=given.reasoning_content or given.reasoning or "",
-        tool_calls=_calls(given, path) if given.tool_calls or given.function_call else (),
+        tool_calls=_calls(given, f"messages[{place}]") if given.tool_calls or given.function_call else (),
         tool_call_id=given.tool_call_id or (given.name if given.role == "function" else None),
         name=given.name,
     )

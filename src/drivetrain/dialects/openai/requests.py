@@ -7,7 +7,8 @@ that OpenAI does not know use the engines' common names; the penalty for repetit
 (llama.cpp's and vLLM's). Load-time options and keep-alive cannot be said in this dialect and are left out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -46,11 +47,11 @@ _EFFORTS: Mapping[str, Effort] = {
 _EFFORT_NAMES: Mapping[Effort, str] = {"none": "none", "low": "low", "medium": "medium", "high": "high", "max": "high"}
 
 # Canonical field → the names under which a caller may have said it; the names under which an engine is told.
-_SAMPLING: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("max_tokens", ("max_tokens", "max_completion_tokens", "n_predict"), ("max_tokens",)),
-    ("repeat_penalty", ("repeat_penalty", "repetition_penalty"), ("repeat_penalty", "repetition_penalty")),
-    *(
-        (name, (name,), (name,))
+_SAMPLING: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "max_tokens": (("max_tokens", "max_completion_tokens", "n_predict"), ("max_tokens",)),
+    "repeat_penalty": (("repeat_penalty", "repetition_penalty"), ("repeat_penalty", "repetition_penalty")),
+    **{
+        name: ((name,), (name,))
         for name in (
             "temperature",
             "top_p",
@@ -63,8 +64,9 @@ _SAMPLING: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
             "repeat_last_n",
             "logit_bias",
         )
-    ),
-)
+    },
+}
+_values: Callable[[Sampling], tuple[Any, ...]] = attrgetter(*_SAMPLING)
 _NULL = b"null"
 
 _chat = msgspec.json.Decoder(wire.ChatIn)
@@ -309,17 +311,21 @@ def _stream_options(given: Raw | None) -> Any:
     return {**said, "include_usage": True}
 
 
-def _unsaid(sampling: Sampling, fields: Mapping[str, Raw]) -> Iterable[tuple[str, Any]]:
-    """The sampling parameters that have a value and that the caller did not say: name, value."""
-    for field, names, written in _SAMPLING:
-        value = getattr(sampling, field)
-        if value is not None and not any(_said(fields, name) for name in names):
-            for name in written:
-                yield name, value
-    if sampling.stop and not _said(fields, "stop"):
-        yield "stop", sampling.stop
+def _unsaid(sampling: Sampling, fields: Mapping[str, Raw]) -> Mapping[str, Any]:
+    """The sampling parameters that have a value and that the caller did not say."""
+    unsaid: dict[str, Any] = {}
+    for value, (names, written) in zip(_values(sampling), _SAMPLING.values(), strict=True):
+        if value is not None and not _said(fields, names):
+            unsaid.update(dict.fromkeys(written, value))
+    if sampling.stop and not _said(fields, ("stop",)):
+        unsaid["stop"] = sampling.stop
+    return unsaid
 
 
-def _said(fields: Mapping[str, Raw], name: str) -> bool:
-    value = fields.get(name)
-    return value is not None and bytes(value) != _NULL
+def _said(fields: Mapping[str, Raw], names: Iterable[str]) -> bool:
+    """By one of these names."""
+    for name in names:
+        value = fields.get(name)
+        if value is not None and bytes(value) != _NULL:
+            return True
+    return False

@@ -77,11 +77,14 @@ def _completion(told: wire.UsageOut) -> int | None:
 
 
 def _first(*counts: int | None) -> int:
-    return _count(next((count for count in counts if count is not None), None))
+    for count in counts:
+        if count is not None:
+            return _count(count)
+    return 0
 
 
 def _count(said: int | None) -> int:
-    return max(0, said or 0)
+    return said if said and said > 0 else 0
 
 
 # --- to callers -------------------------------------------------------------------------------------------------------
