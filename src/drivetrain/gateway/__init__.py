@@ -7,7 +7,7 @@ leaves one row in the ledger, whatever became of it. What only some policies and
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -220,14 +220,13 @@ class Gateway:
         with visit:
             while True:
                 meter = await visit.reach()
+                if special is None:
+                    batches = self._attempts.generate(request, visit, visit.leg, meter)
+                else:
+                    batches = self._next(request, visit, meter)
                 try:
-                    if special is None:
-                        answer = self._attempts.generate(request, visit, visit.leg, meter)
-                    else:
-                        answer = self._next(request, visit, meter)
-                    async with aclosing(answer) as batches:
-                        async for events in batches:
-                            yield events if special is None else special.see(events)
+                    async for events in batches:
+                        yield events if special is None else special.see(events)
                     break
                 except EngineError as error:
                     visit.go_on(error)
@@ -235,6 +234,8 @@ class Gateway:
                     if (failed := visit.broke_off) is None:
                         raise
                     raise failed from error
+                finally:
+                    await batches.aclose()
         if special is not None:
             special.ended(visit)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from msgspec.structs import replace
@@ -56,7 +55,8 @@ class Attempts:
             purse = purse_of(request, entry.policy, meter, visit.inside) if meter.price is not None else None
             held: list[Event] = []
             with Watch(member.name, visit.policy.timeouts, visit.deadlines, visit.own) as watch:
-                async with aclosing(member.engine.generate(asked)) as batches:
+                batches = member.engine.generate(asked)
+                try:
                     watch.waits()
                     async for events in batches:
                         watch.heard(content=meter.see(events))
@@ -76,6 +76,8 @@ class Attempts:
                         if meter.cut:
                             break
                         watch.waits()
+                finally:
+                    await batches.aclose()
             if meter.reported is None:
                 raise EngineFailed(f"engine {member.name!r} ended its answer without saying so")
 

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 
 from drivetrain.background import survived
 from drivetrain.dialects import Reply
@@ -35,16 +34,15 @@ class Stream:
         encode, last = self._reply.encode, b""
         self._hearts.add(self)
         try:
-            async with aclosing(batches):
-                async for events in batches:
-                    final = events[-1] if events else None
-                    if type(final) is Progress:
-                        self._progress, self._experts = final, final.experts
-                    elif data := b"".join(map(encode, events)):
-                        if type(final) is Finished:
-                            last = data
-                        else:
-                            await self._write(data, more=True)
+            async for events in batches:
+                final = events[-1] if events else None
+                if type(final) is Progress:
+                    self._progress, self._experts = final, final.experts
+                elif data := b"".join(map(encode, events)):
+                    if type(final) is Finished:
+                        last = data
+                    else:
+                        await self._write(data, more=True)
             await self._write(last, more=False)  # not before the generator has ended: the answer is in the ledger now
         except DrivetrainError as error:
             if not self._exchange.started:
@@ -52,6 +50,7 @@ class Stream:
             await self._write(self._reply.error(error), more=False)
         finally:
             self._hearts.discard(self)
+            await batches.aclose()
 
     async def _write(self, data: bytes, *, more: bool) -> None:
         self._sending = True
@@ -89,9 +88,11 @@ class Heartbeat:
 async def whole(exchange: Exchange, reply: Reply, batches: Batches, receipt: Receipt) -> None:
     """The answer as one body: the fold of its events."""
     folded = Fold()
-    async with aclosing(batches):
+    try:
         async for events in batches:
             folded.extend(events)
+    finally:
+        await batches.aclose()
     response = folded.response()
     headers = (*told.headers(receipt), *experts.headers(response.experts))
     await exchange.respond(200, reply.whole(response), headers=headers)
