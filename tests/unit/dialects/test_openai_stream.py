@@ -484,3 +484,8 @@ def test_the_stop_sequence_that_was_met_is_told(name: str, met: object, told: st
 def test_accounts_in_an_unknown_form_do_not_cost_the_answer(odd: dict[str, Any]) -> None:
     stream = chunk(delta(content="a"), **odd) + chunk(delta(finish_reason="stop"), **odd) + DONE
     assert read(stream)[:2] == [TextDelta(text="a"), ChoiceFinished(reason="stop")]
+
+
+def test_line_breaks_too_many_between_frames_are_none_of_a_frames() -> None:
+    frames = [chunk(delta(content="a")) + b"\n", b"\n" + chunk(delta(content="b")), chunk(delta(finish_reason="stop"))]
+    assert fold(read([*frames, DONE])).choices[0].text == "ab"

@@ -110,12 +110,12 @@ class StreamDecoder:
             if data.startswith(template.before, at) and (end := self._texts(data, at, events)):
                 at = end
                 continue
-            end = data.find(_LF_LF, at)
-            # By `find`: `in` makes an exception for each look that it drops again.
-            plain = data.startswith(_DATA, at) and data.find(b"\n", at) == end and data.find(b"\r", at, end) < 0
-            if plain:
+            end = data.find(b"\n", at)  # not by `in`, which makes an exception for each look that it drops again
+            if data.startswith(_DATA, at) and data.startswith(_LF_LF, end) and data.find(b"\r", at, end) < 0:
                 self._take(data[at + 6 : end], data[at : end + 2] if self._keep else None, events)
             else:
+                end = data.find(_LF_LF, at)
+                end = end if end >= 0 else size  # one line break too many
                 self._other_frames(data[at : end + 2], events)
             at = end + 2
 
