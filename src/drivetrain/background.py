@@ -12,6 +12,7 @@ from drivetrain.errors import DrivetrainError
 PAUSES_S = (1.0, 60.0)  # before something that broke begins anew: at first, and at most
 Work = Callable[[], Awaitable[None]]
 Item = TypeVar("Item")
+BROKE = "%s: an error that nobody foresaw; the rest goes on"
 
 log = logging.getLogger("drivetrain.background")
 
@@ -43,9 +44,18 @@ async def survived(name: str, work: Work) -> bool:
     try:
         await work()
     except Exception:
-        log.exception("%s: an error that nobody foresaw; the rest goes on", name)
+        log.exception(BROKE, name)
         return False
     return True
+
+
+def sound(name: str, work: Callable[[], Item]) -> Item | None:
+    """As `survived`, in a thread: what came of it; None if it broke."""
+    try:
+        return work()
+    except Exception:
+        log.exception(BROKE, name)
+        return None
 
 
 def each(items: Iterable[Item], work: Callable[[Item], None]) -> None:

@@ -11,6 +11,7 @@ from asyncio import AbstractEventLoop, get_running_loop
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from drivetrain.background import sound
 from drivetrain.errors import StoreAway
 from drivetrain.governance import Attempt
 from drivetrain.store.database import Rows, Store
@@ -146,13 +148,23 @@ class Ledger:
         retry_s = 0.0
         while True:
             last = self._closing  # read first: a row that was appended before `close` is in this round
-            self._journal.prepare()
-            self._tell()
-            retry_s = self._try_to_write(retry_s)
+            told = sound("the ledger", partial(self._round, retry_s))
+            retry_s = told if told is not None else self._later(retry_s)
             if last and (retry_s or not self._due):
                 break
             self._wait(retry_s)
         self._stop()
+
+    def _round(self, retry_s: float) -> float:
+        """As `_try_to_write`."""
+        self._journal.prepare()
+        self._tell()
+        return self._try_to_write(retry_s)
+
+    def _later(self, retry_s: float) -> float:
+        """On a connection of its own, for what has become of this one nobody knows."""
+        self._disconnect()
+        return min(retry_s * 2, RETRY_S[1]) or RETRY_S[0]
 
     def _wait(self, retry_s: float) -> None:
         """Sleep until there is a row, and a moment more for those that come with it; or until the next try is due."""
@@ -176,12 +188,11 @@ class Ledger:
         try:
             self._write_all()
         except (StoreAway, OSError) as error:
-            self._disconnect()
-            self.away = True
+            later_s, self.away = self._later(retry_s), True
             if not retry_s:
                 log.warning("the ledger cannot be written, %d rows are kept: %s", self.backlog, error)
             self._drained((), self.backlog)
-            return min(retry_s * 2, RETRY_S[1]) or RETRY_S[0]
+            return later_s
         self.away = False
         if retry_s:
             log.warning("the ledger is written again")

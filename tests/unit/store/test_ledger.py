@@ -109,6 +109,25 @@ async def until(true: Callable[[], bool]) -> None:
             await anyio.sleep(0.005)
 
 
+async def test_an_error_that_nobody_foresaw_loses_no_row_and_does_not_end_the_ledger(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken: list[int] = []
+
+    def drained(rows: Sequence[Attempt], backlog: int) -> None:
+        if rows and not broken:
+            broken.append(backlog)
+            raise LookupError("nobody foresaw this")
+
+    async with writing(store, drained) as ledger:
+        ledger.append(attempt(1))
+        await until(lambda: bool(broken))
+        ledger.append(attempt(2))
+        await until(lambda: ledger.backlog == 0)
+    assert [row.id for row in store.attempts(AttemptQuery())] == [attempt(2).id, attempt(1).id]
+    assert "the ledger: an error that nobody foresaw; the rest goes on" in caplog.messages
+
+
 def rows(store: Store) -> list[str]:
     with closing(sqlite3.connect(place(store))) as connection:
         return [id for (id,) in connection.execute("SELECT id FROM attempts ORDER BY id")]
