@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from random import Random
 
 import pytest
+import simulator
 from sim import boxes, traffic
 from sim.boxes import BLOCK, PrefixCache
 from sim.figures import Fared, fair_shares, jain
@@ -48,6 +49,24 @@ def test_a_seed_tells_the_whole_day(name: str) -> None:
     first, again, other = (Simulation(world(seed), strategy).run().figures() for seed in (1, 1, 2))
     assert measured(first) == measured(again)
     assert measured(first) != measured(other)
+
+
+def test_the_day_that_is_simulated_is_a_whole_one_of_a_thousand_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["simulator.py"])
+    arguments = simulator.parse()
+    assert (arguments.instances, arguments.hours) == (1_000, 24.0)
+    assert arguments.requests / arguments.instances / arguments.hours >= 10  # each has one every six minutes
+
+
+def test_each_strategy_in_a_process_of_its_own_finds_what_it_finds_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = ["--instances", "20", "--models", "2", "--requests", "200", "--hours", "0.5", "--processes", "2"]
+    monkeypatch.setattr("sys.argv", ["simulator.py", *small])
+    arguments, names = simulator.parse(), ("balanced", "prefix in regions")
+    found = simulator.results(arguments, names)
+    here = simulator.world_of(arguments, simulator.plan_of(arguments))
+    for strategy in STRATEGIES:
+        if strategy.name in names:
+            assert measured(found[strategy.name]["figures"]) == measured(Simulation(here, strategy).run().figures())
 
 
 def test_requests_come_in_order_and_within_the_day() -> None:
