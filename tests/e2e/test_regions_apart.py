@@ -48,9 +48,10 @@ models:
   abroad: {{targets: [{{engine: eu, model: {fake}}}, {{engine: us, model: {fake}, tier: 1}}], policy: moving}}
   limited: {{targets: [{{engine: eu, model: {fake}}}, {{engine: us, model: {fake}}}], policy: limited}}
 policies:
-  moving: {{timeouts: {{connect_s: 0.5, first_token_s: 0.7}}, retries: {{least: 100}}}}
-  limited: {{limits: {{requests_per_minute: 100}}}}
+  moving: {{{moving}}}
+  limited: {{{moving}, limits: {{requests_per_minute: 100}}}}
 """
+MOVING = "timeouts: {connect_s: 0.5, first_token_s: 0.7}, retries: {least: 200}"
 LIMIT, LEASE = 100, 10
 
 
@@ -76,7 +77,7 @@ async def world(folder: Path) -> AsyncGenerator[World, None]:
         urls = {region: engine.url for region, engine in made.engines.items()}
         for here in REGIONS:
             host = made.sea.lands[here].address
-            text = CONFIG.format(host=host, here=here, store=store, shared=shared, fake=FAKE, **urls)
+            text = CONFIG.format(host=host, here=here, store=store, shared=shared, fake=FAKE, moving=MOVING, **urls)
             with within(here):
                 made.servers[here] = await stack.enter_async_context(serving(folder / here, text))
         yield made
