@@ -29,7 +29,7 @@ MAX_KEY_BYTES = 65_535  # the specification's own limit
 MAX_TENSORS = 65_536
 MAX_NAME_BYTES = 255
 MAX_STRING_BYTES = 8 * 2**20  # a chat template has at most tens of kilobytes
-MAX_KEPT_BYTES = 16 * 2**20  # of all strings that stay in memory
+MAX_KEPT_BYTES = 32 * 2**20  # of all that stays in memory; the largest vocabularies with merges take half of that
 MAX_STRINGS = 2_000_000  # elements of all string arrays; the largest vocabularies with merges have 800,000
 SMALL_ARRAY = 1024  # longer arrays are summarised: vocabularies, scores, merges
 

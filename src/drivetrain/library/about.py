@@ -8,6 +8,8 @@ from drivetrain.dialects.ollama import Shown, modelfile
 from drivetrain.library.record import Members
 from drivetrain.types import ModelSpec
 
+_VOCABULARY = frozenset(f"tokenizer.ggml.{name}" for name in ("tokens", "token_type", "scores", "merges"))
+
 
 def shown(spec: ModelSpec, members: Members, *, verbose: bool) -> Shown:
     """Reads the header of the model's weights: call it from a thread."""
@@ -26,8 +28,8 @@ def shown(spec: ModelSpec, members: Members, *, verbose: bool) -> Shown:
     told = Shown(license="\n".join(licenses), modelfile=text)
     if spec.weights is None:
         return told
-    header = gguf.read(spec.weights)
-    tensors = [{"name": t.name, "type": t.type, "shape": list(t.dims)} for t in header.tensors] if verbose else []
+    header = gguf.read(spec.weights, keep=_VOCABULARY if verbose else ())
+    tensors = [{"name": t.name, "type": _type(t), "shape": list(t.dims)} for t in header.tensors] if verbose else []
     return Shown(
         license=told.license,
         modelfile=text,
@@ -38,6 +40,12 @@ def shown(spec: ModelSpec, members: Members, *, verbose: bool) -> Shown:
     )
 
 
+def _type(tensor: gguf.Tensor) -> str:
+    """Its name, as ggml has it."""
+    known = gguf.TENSOR_TYPES.get(tensor.type)
+    return known.name if known else "unknown"
+
+
 def _licenses(said: Any) -> tuple[str, ...]:
     if isinstance(said, str):
         return (said,)
@@ -45,10 +53,10 @@ def _licenses(said: Any) -> tuple[str, ...]:
 
 
 def _metadata(header: gguf.Gguf, *, verbose: bool) -> Mapping[str, Any]:
-    """GGUF's own keys. Long arrays are null, as in Ollama's answer."""
+    """GGUF's own keys. Long arrays are null, and those of the vocabulary unless all is to be told."""
     told: dict[str, Any] = {}
     for key, value in header.metadata.items():
-        if isinstance(value, gguf.Array):
+        if isinstance(value, gguf.Array) or (key in _VOCABULARY and not verbose):
             told[key] = None
         elif verbose or key == "tokenizer.ggml.model" or not key.startswith("tokenizer.chat_template"):
             told[key] = value
