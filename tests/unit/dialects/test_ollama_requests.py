@@ -56,6 +56,17 @@ def sent(body: bytes) -> dict[str, Any]:
 # --- callers: chat ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("said", "others"),
+    [({}, 0), ({"top_logprobs": 0}, 0), ({"top_logprobs": None}, 0), ({"top_logprobs": 3}, 3)],
+)
+def test_logprobs_are_those_of_the_chosen_token_unless_others_are_asked_for(said: Any, others: int) -> None:
+    asked = chat(messages=[], logprobs=True, **said).sampling
+    assert (asked.logprobs, asked.top_logprobs) == (True, others)
+    silent = chat(messages=[], logprobs=False, **said).sampling
+    assert (silent.logprobs, silent.top_logprobs) == (False, None)
+
+
 def test_a_chat_request() -> None:
     request = chat(
         messages=[{"role": "System", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
@@ -509,15 +520,17 @@ def _turns(draw: st.DrawFn) -> tuple[Message, ...]:
 _OUTPUTS: st.SearchStrategy[OutputFormat | None] = (
     st.none() | st.just(JsonObject()) | _OBJECT_TEXTS.map(lambda text: JsonSchema(schema=Raw(text.encode())))
 )
+_LOGPROBS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.integers(0, 20).map(
+    lambda others: {"logprobs": True, "top_logprobs": others}
+)
 _COMMON: dict[str, st.SearchStrategy[Any]] = {
     "model": st.text(min_size=1, max_size=8),
     "sampling": st.builds(
-        Sampling,
+        lambda told, **said: Sampling(**said, **told),
+        told=_LOGPROBS,
         max_tokens=st.none() | st.integers(1, 99),
         temperature=st.none() | st.floats(0, 2),
         stop=st.lists(st.text(min_size=1, max_size=4), max_size=2).map(tuple),
-        logprobs=st.booleans(),
-        top_logprobs=st.none() | st.integers(0, 20),
     ),
     "output": _OUTPUTS,
     "reasoning": st.sampled_from([None, "none", "low", "medium", "high", "max"]),
@@ -541,10 +554,6 @@ def test_a_chat_request_decodes_to_what_was_encoded(request: Request) -> None:
 def test_a_generate_request_decodes_to_what_was_encoded(request: Request, prompt: str, other: str, bare: bool) -> None:
     if bare:
         completion = Completion(prompts=(prompt,), suffix=other or None, logprobs=request.sampling.top_logprobs)
-        if not request.sampling.logprobs:
-            completion = msgspec.structs.replace(completion, logprobs=None)
-        elif completion.logprobs is None:
-            completion = msgspec.structs.replace(completion, logprobs=0)
         request = msgspec.structs.replace(request, completion=completion)
     else:
         system = (message("system", other),) if other else ()

@@ -1,16 +1,18 @@
 """Answers to callers of `/api/chat` and `/api/generate`: one JSON object per line, the last one with `done`.
 
-- Every frame has `model`, `created_at` and its content, empty if need be; none has an `error`; none is blank.
+- Every frame has `model`, `created_at`, which is when it was made, and its content, empty if need be; none has an
+  `error`; none is blank.
+- The frame that has the text of tokens has their log-probabilities.
 - A tool call goes out whole: its pieces are kept until the choice is finished.
 - Counts and durations stand in the final frame only, and only if they are not zero. `total_duration` is the sum of the
-  others, since this module reads no clock; an Ollama engine's own frame goes out with its own figure.
+  others; an Ollama engine's own frame goes out with its own figure.
 - `done_reason` is "stop" or "length"; Ollama has no other for an answer.
 - Progress is a frame without content, so that a caller who waits sees no silence (and never `done_reason` "load").
 - A frame of an Ollama engine goes out as it came but for the model's name.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -43,6 +45,7 @@ from drivetrain.types import (
     Usage,
 )
 
+_OPEN = b',"done":false}\n'  # how all frames end but the last
 _json = msgspec.json.Encoder().encode
 _MODEL_FIRST = re.compile(rb'\{\s*"model"\s*:\s*"(?:[^"\\]|\\.)*"')
 
@@ -61,33 +64,64 @@ GENERATE = Shape(b'"response":', b"")
 class Reply:
     """One answer, streamed (`encode`, `error`) or not (`whole`)."""
 
-    __slots__ = ("_calls", "_context", "_engine_model", "_head", "_model", "_reason", "_said", "_shape", "_tail")
+    __slots__ = (
+        *("_calls", "_clock", "_context", "_engine_model", "_held", "_joins", "_model", "_reason", "_said", "_second"),
+        *("_shape", "_tail", "_until"),
+    )
     media_type = ndjson.MEDIA_TYPE
 
-    def __init__(self, request: Request, *, created_s: float, shape: Shape) -> None:
+    def __init__(self, request: Request, *, clock: Callable[[], int], shape: Shape) -> None:
+        """`clock` tells the Unix time in nanoseconds."""
+        self._clock = clock
         self._shape = shape
         self._model = b'{"model":' + _json(request.model)
-        self._head = self._model + b',"created_at":"' + stamp(created_s).encode() + b'",' + shape.before
-        self._tail = shape.after + b',"done":false}\n'
+        self._tail = shape.after + _OPEN
+        self._second = -1
+        self._until = b""  # how frames of this second begin
         self._engine_model: bytes | None = None  # how the engine's frames begin
         self._calls: dict[int, tuple[str, str, list[str]]] = {}  # position → id, name, pieces of arguments
         self._reason = "stop"
         keeps = shape is GENERATE and request.completion is None
         self._context = request.messages if keeps else None
         self._said: list[str] = []  # the answer so far, for `context`
+        completion = request.completion
+        self._joins = request.sampling.logprobs or (completion is not None and completion.logprobs is not None)
+        self._held: TextDelta | ReasoningDelta | None = None  # its log-probabilities may come next
 
     def encode(self, event: Event) -> bytes:
+        return self._joined(event) if self._joins else self._alone(event)
+
+    def _joined(self, event: Event) -> bytes:
+        """A piece of text waits for the event after it, and takes that into its frame if it tells how likely it was."""
+        held, self._held = self._held, None
+        if isinstance(event, TextDelta | ReasoningDelta) and event.raw is None:
+            self._held = event
+            return self._alone(held) if held else b""
+        if isinstance(event, LogprobDelta) and event.raw is None and held is not None:
+            return self._with_logprobs(self._alone(held), event)
+        return (self._alone(held) if held else b"") + self._alone(event)
+
+    def _alone(self, event: Event) -> bytes:
         raw = event.raw
         if raw is not None:
             return self._forward(raw) if raw else b""
         if type(event) is TextDelta:
             if self._context is not None:
                 self._said.append(event.text)
-            return self._head + _json(event.text) + self._tail
+            return self._head() + _json(event.text) + self._tail
         return self._encode_rarer(event)
 
+    def _head(self) -> bytes:
+        """The beginning of a frame that is made now."""
+        second, ns = divmod(self._clock(), 10**9)
+        if second != self._second:
+            self._second = second
+            self._until = self._model + b',"created_at":"' + stamp(second)[: -len("000000000Z")].encode()
+        return b'%b%09dZ",%b' % (self._until, ns, self._shape.before)
+
     def error(self, error: DrivetrainError) -> bytes:
-        return encode_error(error) + b"\n"
+        held, self._held = self._held, None
+        return (self._alone(held) if held else b"") + encode_error(error) + b"\n"
 
     def whole(self, response: Response) -> bytes:
         choice = response.choices[0]
@@ -100,15 +134,15 @@ class Reply:
     def _encode_rarer(self, event: Event) -> bytes:
         match event:
             case ReasoningDelta():
-                return self._head + b'"","thinking":' + _json(event.text) + self._tail
+                return self._head() + b'"","thinking":' + _json(event.text) + self._tail
             case ToolCallStart():
                 self._calls[event.call] = (event.id, event.name, [])
             case ToolCallDelta() if event.call in self._calls:
                 self._calls[event.call][2].append(event.arguments)
             case LogprobDelta():
-                return self._frame("", b"", {"done": False, **_logprobs(event.tokens)}) + b"\n"
+                return self._with_logprobs(self._head() + b'""' + self._tail, event)
             case Progress():
-                return self._head + b'""' + self._tail
+                return self._head() + b'""' + self._tail
             case ChoiceFinished():
                 self._reason = "length" if event.reason == "length" else "stop"
                 return self._pending_calls()
@@ -119,6 +153,9 @@ class Reply:
                 pass
         return b""
 
+    def _with_logprobs(self, frame: bytes, event: LogprobDelta) -> bytes:
+        return frame[: -len(_OPEN)] + b"," + _json({"done": False, **_logprobs(event.tokens)})[1:] + b"\n"
+
     def _pending_calls(self) -> bytes:
         if not self._calls:
             return b""
@@ -126,11 +163,11 @@ class Reply:
             ToolCall(id=id, name=name, arguments="".join(args)) for _, (id, name, args) in sorted(self._calls.items())
         ]
         self._calls.clear()
-        return self._head + b'""' + _tool_calls(calls) + self._tail
+        return self._head() + b'""' + _tool_calls(calls) + self._tail
 
     def _frame(self, text: str, members: bytes, end: Mapping[str, Any]) -> bytes:
         """A frame with `members` beside the text and those of `end` at the top. No newline."""
-        return self._head + _json(text) + members + self._shape.after + b"," + _json(end)[1:]
+        return self._head() + _json(text) + members + self._shape.after + b"," + _json(end)[1:]
 
     def _end(self, reason: str, usage: Usage, timings: Timings | None, extra: Mapping[str, Raw]) -> dict[str, Any]:
         end: dict[str, Any] = {"done": True, "done_reason": reason, **metrics(usage, timings)}

@@ -59,13 +59,18 @@ def _common(asked: Asked) -> dict[str, Any]:
     said = {"truncate": asked.truncate, "shift": asked.shift}
     return {
         "model": asked.model,
-        "sampling": Sampling(logprobs=bool(asked.logprobs), top_logprobs=asked.top_logprobs, **sampling),
+        "sampling": Sampling(logprobs=bool(asked.logprobs), top_logprobs=_others(asked), **sampling),
         "output": options.read_format(asked.format),
         "reasoning": options.read_think(asked.think),
         "stream": asked.stream is not False,
         "keep_alive_s": keep_alive_s(asked.keep_alive),
         "options": {**rest, **{name: value for name, value in said.items() if value is not None}},
     }
+
+
+def _others(asked: Asked) -> int | None:
+    """How many tokens beside the chosen one are to be told of at each place."""
+    return (asked.top_logprobs or 0) if asked.logprobs else None
 
 
 def _completion(asked: GenerateBody) -> Completion | None:
@@ -78,8 +83,7 @@ def _completion(asked: GenerateBody) -> Completion | None:
     if asked.template and not asked.suffix:
         values = {".System": asked.system or "", ".Prompt": prompt, ".Suffix": ""}
         prompt = template.render(asked.template, values)
-    top = (asked.top_logprobs or 0) if asked.logprobs else None
-    return Completion(prompts=(prompt,), suffix=asked.suffix or None, logprobs=top)
+    return Completion(prompts=(prompt,), suffix=asked.suffix or None, logprobs=_others(asked))
 
 
 def _turns(asked: GenerateBody) -> tuple[Message, ...]:

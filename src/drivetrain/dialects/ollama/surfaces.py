@@ -1,5 +1,6 @@
 """The two surfaces as codecs: `CHAT` and `GENERATE`, and which of them an engine is asked by."""
 
+import time
 from collections.abc import Callable
 
 from drivetrain.dialects.ollama import context, replies, requests, upstream
@@ -32,9 +33,9 @@ class OllamaSurface:
     def decode_request(self, body: bytes) -> Request:
         return self._decode(body)
 
-    def reply(self, request: Request, *, id: str, created_s: float) -> Reply:
-        """Ollama's frames carry no id."""
-        return Reply(request, created_s=created_s, shape=self._shape)
+    def reply(self, request: Request, *, id: str, created_s: float, clock: Callable[[], int] = time.time_ns) -> Reply:
+        """Ollama's frames carry no id, and each the time when it was made."""
+        return Reply(request, clock=clock, shape=self._shape)
 
     def encode_request(self, request: Request) -> bytes:
         return self._encode(request)

@@ -78,7 +78,7 @@ def _common(request: Request) -> dict[str, Any]:
     if sampling.logprobs or (request.completion and request.completion.logprobs is not None):
         members["logprobs"] = True
     top = sampling.top_logprobs if request.completion is None else request.completion.logprobs or sampling.top_logprobs
-    if top is not None:
+    if top:
         members["top_logprobs"] = top
     return members
 
