@@ -159,7 +159,8 @@ def read(path: str | os.PathLike[str], *, keep: Collection[str] = ()) -> Gguf:
     """The header of the file or container at `path`. Arrays longer than `SMALL_ARRAY` are summarised, but for the keys
     in `keep`.
 
-    Raises `BadRequest` for whatever is not a readable, complete, little-endian GGUF file of version 2 or 3.
+    Raises `BadRequest` for whatever is not a readable, complete, little-endian GGUF file of version 2 or 3. It tells
+    the file's name alone: callers from elsewhere see it.
     """
     try:
         # O_NONBLOCK: a FIFO under the name of a model must not stop us.
@@ -169,9 +170,9 @@ def read(path: str | os.PathLike[str], *, keep: Collection[str] = ()) -> Gguf:
                 raise _Bad("it is not a regular file")
             return _header(_cursor(file, status.st_size), frozenset(keep))
     except OSError as error:
-        raise BadRequest(f"cannot read {os.fspath(path)!r}: {error.strerror}") from error
+        raise BadRequest(f"cannot read {Path(path).name!r}: {error.strerror}") from error
     except _Bad as error:
-        raise BadRequest(f"{os.fspath(path)!r} is not a usable GGUF file: {error}") from error
+        raise BadRequest(f"{Path(path).name!r} is not a usable GGUF file: {error}") from error
 
 
 def head(data: bytes, whole: int) -> Gguf:

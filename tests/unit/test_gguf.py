@@ -200,8 +200,9 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_refused_with_a_reason(name: str, write: Write) -> None:
     data, reason = HOSTILE[name]
-    with pytest.raises(BadRequest, match="is not a usable GGUF file") as error:
-        gguf.read(write(data))
+    path = write(data)
+    with pytest.raises(BadRequest, match=f"^{path.name!r} is not a usable GGUF file: ") as error:
+        gguf.read(path)
     assert reason in error.value.message
 
 

@@ -186,8 +186,8 @@ class Library:
                     yield status
             base = self._catalog.entry(request.from_)
             await details.settle(base.folder, base.files)
-        yield Status(status="parsing GGUF")
         made = await anyio.to_thread.run_sync(lambda: create.delivery(request, base, self._blobs, created_s=time()))
+        yield Status(status="parsing GGUF")  # not before all that it takes was found: what is missing has a status
         for status in create.layer_statuses(made, base):
             yield status
         yield Status(status="writing manifest")

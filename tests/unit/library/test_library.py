@@ -272,6 +272,19 @@ async def test_what_cannot_be_made_is_refused(
         library.lookup("made")
 
 
+async def test_a_missing_blob_is_told_before_anything_else(library: Library) -> None:
+    statuses = library.create(CreateRequest(model="made", files={"x.gguf": "0" * 64}))
+    with pytest.raises(NotFound, match=r'blob "sha256:0+" not found'):
+        await anext(statuses)
+
+
+async def test_a_bad_file_is_told_by_its_name_alone(library: Library) -> None:
+    data = b"GGUF" + b"\1" * 64
+    await library.put_blob(sha256(data), pieces(data))
+    with pytest.raises(BadRequest, match=r"^'x\.gguf' is not a usable GGUF file: "):
+        await create(library, "made", files={"x.gguf": sha256(data).removeprefix("sha256:")})
+
+
 async def test_an_uploaded_pickle_does_not_become_a_model(library: Library) -> None:
     data = b"\x80\x04 a pickle"
     await library.put_blob(sha256(data), pieces(data))
