@@ -166,7 +166,15 @@ def test_logprobs() -> None:
 def test_the_frame_with_a_text_has_its_logprobs(surface: OllamaSurface, asked: dict[str, Any]) -> None:
     request = surface.decode_request(json.dumps({"model": "m", "logprobs": True, **asked}).encode())
     told = [LogprobDelta(tokens=(TokenLogprob(token=token, logprob=-1.0),)) for token in "abc"]
-    events = [TextDelta(text="a"), told[0], ReasoningDelta(text="b"), told[1], told[2], TextDelta(text="d"), Finished()]
+    events: list[Event] = [
+        TextDelta(text="a"),
+        told[0],
+        ReasoningDelta(text="b"),
+        told[1],
+        told[2],
+        TextDelta(text="d"),
+        Finished(),
+    ]
     frames = [json.loads(line) for line in lines(events, surface, request)]
     assert [frame.get("message", frame).get("thinking") for frame in frames] == [None, "b", None, None, None]
     assert [frame.get("response", frame.get("message", {}).get("content")) for frame in frames] == [

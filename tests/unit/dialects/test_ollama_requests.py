@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from drivetrain.dialects import ollama
 from drivetrain.dialects.ollama import CHAT, GENERATE, context, surface_for, wants_load
+from drivetrain.dialects.ollama.surfaces import OllamaSurface
 from drivetrain.errors import BadRequest, DrivetrainError, ModelNotFound, Unsupported
 from drivetrain.types import (
     Audio,
@@ -51,6 +52,14 @@ def message(role: Role, text: str, **rest: Any) -> Message:
 def sent(body: bytes) -> dict[str, Any]:
     members: dict[str, Any] = json.loads(body)
     return members
+
+
+@pytest.mark.parametrize("surface", [CHAT, GENERATE])
+def test_a_request_for_the_prompt_alone_does_not_run_the_model(surface: OllamaSurface) -> None:
+    with pytest.raises(Unsupported, match="_debug_render_only is not supported") as refused:
+        surface.decode_request(b'{"model":"m","_debug_render_only":true}')
+    assert (refused.value.status, refused.value.param) == (400, "_debug_render_only")
+    assert surface.decode_request(b'{"model":"m","_debug_render_only":false}').model == "m"
 
 
 # --- callers: chat ----------------------------------------------------------------------------------------------------

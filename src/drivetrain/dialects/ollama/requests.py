@@ -12,7 +12,7 @@ from drivetrain.dialects.ollama.durations import keep_alive_s
 from drivetrain.dialects.ollama.errors import model_not_found, model_required
 from drivetrain.dialects.ollama.messages import read_images, read_messages, read_tools
 from drivetrain.dialects.ollama.wire import Asked, ChatBody, GenerateBody
-from drivetrain.errors import BadRequest
+from drivetrain.errors import BadRequest, Unsupported
 from drivetrain.types import Completion, Message, Request, Sampling, Source, Text
 
 CHAT = "ollama.chat"
@@ -53,6 +53,9 @@ def wants_load(request: Request) -> bool:
 
 
 def _common(asked: Asked) -> dict[str, Any]:
+    if asked.render_only:
+        name = "_debug_render_only"
+        raise Unsupported(f"{name} is not supported: engines do not show their prompts; leave it out", param=name)
     if asked.top_logprobs is not None and not 0 <= asked.top_logprobs <= MOST_TOP_LOGPROBS:
         raise BadRequest(f"top_logprobs must be between 0 and {MOST_TOP_LOGPROBS}", param="top_logprobs")
     sampling, rest = options.read(asked.options)

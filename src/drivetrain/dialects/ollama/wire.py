@@ -89,6 +89,7 @@ class Asked(Wire, frozen=True, kw_only=True):
     shift: bool | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
 
 
 class ChatBody(Asked, frozen=True, kw_only=True):
