@@ -159,6 +159,7 @@ class EmbedRequest(Value, frozen=True, kw_only=True):
     inputs: tuple[str | tuple[int, ...], ...]
     dimensions: int | None = None
     truncate: bool = True
+    normalised: bool = True  # False: of the length that the model gives them, where the engine can tell that
     keep_alive_s: float | None = None
     options: Mapping[str, Any] = {}
     source: Source | None = None

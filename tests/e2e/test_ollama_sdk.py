@@ -235,6 +235,7 @@ async def test_the_older_route_gives_one_vector_in_the_same_direction(client: As
     old = list((await client.embeddings(MODEL, "a cat")).embedding)
     new = (await client.embed(MODEL, "a cat")).embeddings[0]
     assert sum(map(mul, old, new)) / math.hypot(*old) == pytest.approx(1.0, abs=1e-4)
+    assert math.hypot(*old) > 10  # of the length that the model made it
 
 
 async def test_nothing_to_embed_gives_no_vector(client: AsyncClient) -> None:
@@ -246,9 +247,9 @@ async def test_nothing_to_embed_gives_no_vector(client: AsyncClient) -> None:
 async def test_a_text_too_long_is_cut_unless_that_is_forbidden(client: AsyncClient) -> None:
     async with created(client, "ollama-sdk-narrow", parameters={"num_ctx": 256}) as name:
         assert len((await client.embed(name, "word " * 300)).embeddings[0]) == 576
-        with pytest.raises(ResponseError, match="context") as caught:
+        with pytest.raises(ResponseError) as caught:
             await client.embed(name, "word " * 300, truncate=False)
-        assert caught.value.status_code == 400
+        assert (caught.value.status_code, caught.value.error) == (400, "the input length exceeds the context length")
 
 
 # --- what there is --------------------------------------------------------------------------------------------------
@@ -274,6 +275,50 @@ async def test_show_tells_what_clients_look_for(client: AsyncClient) -> None:
     assert shown.template
     assert shown.modelfile
     assert "FROM " in shown.modelfile
+
+
+async def test_show_tells_what_the_caller_would_have_the_model_say(drivetrain: Server) -> None:
+    asked = {"model": MODEL, "system": "You are a pirate.", "options": {"top_k": 3}}
+    shown = (await drivetrain.post("/api/show", asked)).json()
+    assert shown["system"] == "You are a pirate."
+    assert "SYSTEM You are a pirate." in shown["modelfile"]
+    assert "PARAMETER top_k 3" in shown["modelfile"]
+    assert "system" not in (await drivetrain.post("/api/show", {"model": MODEL})).json()
+
+
+async def test_show_tells_all_in_the_types_of_ollama(drivetrain: Server) -> None:
+    shown = (await drivetrain.post("/api/show", {"model": MODEL, "verbose": True})).json()
+    assert {tensor["type"] for tensor in shown["tensors"]} == {"F32", "Q4_1", "Q8_0"}
+    assert len(shown["model_info"]["tokenizer.ggml.tokens"]) == 49152
+
+
+async def test_what_the_cloud_has_is_refused(drivetrain: Server) -> None:
+    async with httpx2.AsyncClient(base_url=drivetrain.url) as http:
+        key = await http.delete("/api/user/keys/x")
+    assert (key.status_code, key.json()) == (401, {"error": "unauthorized", "signin_url": ""})
+    for path in ("/api/experimental/web_search", "/api/experimental/web_fetch"):
+        answer = await drivetrain.post(path, {"query": "x"})
+        assert (answer.status_code, list(answer.json())) == (403, ["error"])
+
+
+async def test_a_model_of_a_file_that_was_not_uploaded_is_a_404_also_as_a_stream(drivetrain: Server) -> None:
+    for stream in (True, False):
+        asked = {"model": "ollama-sdk-lost", "files": {"x.gguf": "sha256:" + "0" * 64}, "stream": stream}
+        answer = await drivetrain.post("/api/create", asked)
+        assert answer.status_code == 404
+        assert "not found" in answer.json()["error"]
+
+
+async def test_a_streamed_frame_has_its_time_and_its_tokens(client: AsyncClient) -> None:
+    frames = [
+        frame
+        async for frame in await client.chat(MODEL, ASK, options=GREEDY, logprobs=True, top_logprobs=2, stream=True)
+    ]
+    assert len({frame.created_at for frame in frames}) == len(frames)
+    told = [frame for frame in frames if frame.message.content]
+    assert ["".join(token.token for token in frame.logprobs or ()) for frame in told] == [
+        frame.message.content for frame in told
+    ]
 
 
 # --- keep_alive -----------------------------------------------------------------------------------------------------
@@ -485,10 +530,16 @@ async def test_a_bad_format_is_a_mistake_of_the_caller(drivetrain: Server) -> No
     assert answer.json()["error"] == 'invalid format: "yaml"; expected "json" or a valid JSON Schema object'
 
 
-async def test_a_prompt_beyond_the_context_is_refused(client: AsyncClient) -> None:
-    with pytest.raises(ResponseError, match="context") as caught:
-        await client.generate(MODEL, "word " * 9000, options=GREEDY)
-    assert caught.value.status_code == 400
+async def test_a_prompt_beyond_the_context_loses_its_beginning(client: AsyncClient, drivetrain: Server) -> None:
+    async with created(client, "ollama-sdk-short", parameters={"num_ctx": 256}) as name:
+        long = "word " * 300 + PROMPT
+        whole = await client.generate(name, long, options=GREEDY)
+        assert 192 <= (whole.prompt_eval_count or 0) < 256
+        raw = await client.generate(name, long, raw=True, options=GREEDY)
+        assert 192 <= (raw.prompt_eval_count or 0) < 256
+        refused = await drivetrain.post("/api/generate", {"model": name, "prompt": long, "truncate": False})
+        assert refused.status_code == 400
+        assert "context" in refused.json()["error"]
 
 
 async def test_a_long_conversation_loses_its_oldest_turns(client: AsyncClient, drivetrain: Server) -> None:

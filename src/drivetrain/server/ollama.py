@@ -3,8 +3,10 @@
 import asyncio
 import time
 
+from msgspec.structs import replace
+
 from drivetrain.dialects import Surface, ollama
-from drivetrain.errors import ContextOverflow, ModelNotFound, NotFound
+from drivetrain.errors import ContextOverflow, Forbidden, ModelNotFound, NotFound
 from drivetrain.library import Library, about
 from drivetrain.server import errand
 from drivetrain.server.auth import check_model, may_use
@@ -82,9 +84,15 @@ class Ollama:
         """An empty input asks for no vector: it only loads the model."""
         check_model(exchange.who, request.model)
         if request.inputs:
-            return await self._inference.embeddings(exchange, dialect, request)
+            return await self._embedded(exchange, dialect, request)
         await self._gateway.load(request.model, keep_alive_s=request.keep_alive_s, options=request.options)
         return Embeddings(vectors=()), Timings()
+
+    async def _embedded(self, exchange: Exchange, dialect: str, request: EmbedRequest) -> tuple[Embeddings, Timings]:
+        try:
+            return await self._inference.embeddings(exchange, dialect, request)
+        except ContextOverflow as error:
+            raise ContextOverflow("the input length exceeds the context length", param="input") from error
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -117,7 +125,9 @@ class Ollama:
             shown = ollama.Shown(remote_model=entry.targets[0].model, remote_host=entry.targets[0].engine)
         else:
             members = self._library.members(spec.id)
-            shown = await asyncio.to_thread(about.shown, spec, members, verbose=asked.verbose)
+            spec = replace(spec, system=asked.system or spec.system)
+            made = replace(spec, parameters={**spec.parameters, **asked.options})
+            shown = await asyncio.to_thread(about.shown, made, members, verbose=asked.verbose)
         await exchange.respond(200, ollama.encode_show(spec, shown, basename=basename))
 
     # --- changes ------------------------------------------------------------------------------------------------------
@@ -171,9 +181,15 @@ class Ollama:
         await self._library.put_blob(digest, exchange.pieces())
         await exchange.respond(201)
 
-    async def account(self, exchange: Exchange) -> None:
+    async def account(self, exchange: Exchange, _key: str = "") -> None:
         """Nobody signs in here: there is no cloud behind us."""
         await exchange.respond(401, b'{"error":"unauthorized","signin_url":""}')
+
+    async def web(self, exchange: Exchange) -> None:
+        """Searching and reading the web is the cloud's."""
+        raise Forbidden(
+            f"{exchange.path} needs Ollama's cloud, which is disabled here: there is none behind this server"
+        )
 
     async def _report(self, exchange: Exchange, statuses: errand.Statuses, *, stream: bool) -> None:
         """How a long errand goes, or only its end."""

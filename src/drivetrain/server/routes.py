@@ -94,3 +94,6 @@ def _ollama(table: Routes, native: Ollama) -> None:
     table.under("POST", "/api/blobs/", native.put_blob, scope="models")
     table.add("POST", "/api/me", native.account, scope="inference")
     table.add("POST", "/api/signout", native.account, scope="inference")
+    table.under("DELETE", "/api/user/keys/", native.account, scope="inference")
+    table.add("POST", "/api/experimental/web_search", native.web, scope="inference")
+    table.add("POST", "/api/experimental/web_fetch", native.web, scope="inference")

@@ -96,7 +96,7 @@ def test_nonsense_is_the_engines_failure(bad: float) -> None:
 
 def test_the_older_route_does_not_normalise() -> None:
     request = ollama.decode_legacy_embed_request(b'{"model":"m","prompt":"a"}')
-    assert request.inputs == ("a",)
+    assert (request.inputs, request.normalised) == (("a",), False)
     answer = json.loads(ollama.encode_legacy_embedding(Embeddings(vectors=((3.0, 4.0),))))
     assert answer == {"embedding": [3.0, 4.0]}
     assert official.EmbeddingsResponse(**answer).embedding == [3.0, 4.0]

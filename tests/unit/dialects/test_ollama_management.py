@@ -20,6 +20,9 @@ def body(**members: Any) -> bytes:
 
 
 def test_requests() -> None:
+    assert ollama.decode_show_request(body(model="m", system="s", options={"top_k": 1, "odd": 2})) == ShowRequest(
+        model="m", system="s", options={"top_k": 1}
+    )
     assert ollama.decode_show_request(body(model="m", verbose=True)) == ShowRequest(model="m", verbose=True)
     assert ollama.decode_pull_request(body(model="hf.co/u/r:Q4", insecure=True)) == TransferRequest(
         model="hf.co/u/r:Q4", insecure=True

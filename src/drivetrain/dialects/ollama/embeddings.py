@@ -1,7 +1,8 @@
 """`/api/embed` and the older `/api/embeddings`, both ways.
 
 Vectors of `/api/embed` have length 1; asked for fewer `dimensions`, they are cut and brought to length 1 again. Those
-of `/api/embeddings` go out as the engine gave them. An empty input asks for nothing: it only loads the model.
+of `/api/embeddings` are as long as the model made them, where the engine can tell that. An empty input asks for
+nothing: it only loads the model.
 """
 
 import math
@@ -54,7 +55,7 @@ def decode_embed_request(body: bytes) -> EmbedRequest:
 
 def decode_legacy_embed_request(body: bytes) -> EmbedRequest:
     asked = wire.read(body, _Legacy)
-    return _request(asked, LEGACY, body, inputs=(asked.prompt,) if asked.prompt else ())
+    return _request(asked, LEGACY, body, inputs=(asked.prompt,) if asked.prompt else (), normalised=False)
 
 
 def _request(asked: _Asked, dialect: str, body: bytes, **said: Any) -> EmbedRequest:

@@ -24,6 +24,8 @@ SUCCESS = b'{"status":"success"}'
 
 
 class ShowRequest(Value, frozen=True, kw_only=True):
+    """`system` and `options` are shown as if they were the model's. Ollama has no use for `template` either."""
+
     model: str
     system: str = ""
     template: str = ""
@@ -123,7 +125,7 @@ def decode_show_request(body: bytes) -> ShowRequest:
         model=asked.named,
         system=asked.system or "",
         template=asked.template or "",
-        options=asked.options or {},
+        options=_parameters(asked.options or {}),
         verbose=asked.verbose is True,
     )
 
