@@ -110,7 +110,7 @@ class Sampling(Value, frozen=True, kw_only=True):
     repeat_last_n: int | None = None
     logit_bias: Mapping[str, float] | None = None
     logprobs: bool = False
-    top_logprobs: int | None = None
+    top_logprobs: int | None = None  # alternatives beside each chosen token; 0 or None: the chosen one only
     n: int = 1
 
 
@@ -120,7 +120,7 @@ class Completion(Value, frozen=True, kw_only=True):
     prompts: tuple[str | tuple[int, ...], ...]
     suffix: str | None = None  # fill in the middle
     echo: bool = False
-    logprobs: int | None = None
+    logprobs: int | None = None  # alternatives beside each chosen token; 0: the chosen one only; None: none at all
 
 
 class Source(Value, frozen=True, kw_only=True):

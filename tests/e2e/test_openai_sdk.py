@@ -146,6 +146,24 @@ async def test_logprobs_tell_of_each_token(client: AsyncOpenAI) -> None:
     assert all(token.logprob <= 0 for token in told.content)
 
 
+@pytest.mark.parametrize("asked", [{}, {"top_logprobs": 0}])
+async def test_logprobs_without_alternatives_are_those_of_the_answer_alone(client: AsyncOpenAI, asked: Any) -> None:
+    answer = await client.chat.completions.create(messages=ASK, logprobs=True, **asked, **GREEDY)
+    told = answer.choices[0].logprobs
+    assert told
+    assert told.content
+    assert "".join(token.token for token in told.content) == answer.choices[0].message.content
+    assert [token.top_logprobs for token in told.content] == [[]] * 8
+    stream = await client.chat.completions.create(messages=ASK, logprobs=True, stream=True, **asked, **GREEDY)
+    chunks = [chunk.choices[0].logprobs async for chunk in stream if chunk.choices]
+    streamed = [token for chunk in chunks if chunk for token in chunk.content or ()]
+    assert [(token.token, token.top_logprobs) for token in streamed] == [(token.token, []) for token in told.content]
+    bare = await client.completions.create(prompt="Monday,", logprobs=0, **GREEDY)
+    assert bare.choices[0].logprobs
+    assert "".join(bare.choices[0].logprobs.tokens or ()) == bare.choices[0].text
+    assert bare.choices[0].logprobs.top_logprobs == [{}] * 8
+
+
 async def test_logprobs_stream_too(client: AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(messages=ASK, logprobs=True, stream=True, **GREEDY)
     chunks = [chunk async for chunk in stream]

@@ -16,7 +16,7 @@ from drivetrain.dialects.openai import (
     decode_models,
     encode_embed_request,
 )
-from drivetrain.engines import EngineSettings, Host, gauges, llamaserver
+from drivetrain.engines import EngineSettings, Host, gauges, llamaserver, logprobs
 from drivetrain.engines._http import Upstream
 from drivetrain.engines._remote import call, fetch, look, open_upstream, probe, remote_options, stream, url_of
 from drivetrain.engines.naps import Naps
@@ -79,6 +79,9 @@ class OpenAI:
         if self._priorities is not None:
             more += b',"priority":%d' % self._priorities[request.urgency]
             request = _unranked(request)
+        if self.kind == LLAMA_SERVER and logprobs.alone(request):
+            asked = logprobs.with_one(request)
+            return logprobs.without_any(stream(self._upstream, self._api + surface.path, surface, asked, more=more))
         return stream(self._upstream, self._api + surface.path, surface, request, more=more)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:

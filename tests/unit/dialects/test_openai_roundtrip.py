@@ -116,7 +116,7 @@ common: dict[str, st.SearchStrategy[Any]] = {
 }
 chat_sampling = st.one_of(
     st.builds(Sampling, **common),
-    st.builds(Sampling, **common, logprobs=st.just(True), top_logprobs=maybe | st.integers(0, 20)),
+    st.builds(Sampling, **common, logprobs=st.just(True), top_logprobs=st.integers(0, 20)),
 )
 outputs = st.one_of(
     maybe,

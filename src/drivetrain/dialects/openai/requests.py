@@ -172,7 +172,7 @@ def _sampling(given: wire.Common, *, logprobs: bool | None = None, top_logprobs:
         repeat_last_n=given.repeat_last_n,
         logit_bias=given.logit_bias,
         logprobs=bool(logprobs),
-        top_logprobs=top_logprobs,
+        top_logprobs=(top_logprobs or 0) if logprobs else None,
         n=given.n or 1,
     )
 

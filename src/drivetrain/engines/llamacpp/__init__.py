@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from drivetrain.dialects.openai import CHAT, COMPLETIONS
-from drivetrain.engines import EngineSettings, Host
+from drivetrain.engines import EngineSettings, Host, logprobs
 from drivetrain.engines._remote import stream
 from drivetrain.engines.expertstream import plan
 from drivetrain.engines.llamacpp import choices, embedding, machine, settings, tokens, tools
@@ -121,8 +121,10 @@ def _events(running: Running, request: Request) -> AsyncGenerator[Sequence[Event
     surface = CHAT if request.completion is None else COMPLETIONS
     if choices.several(request):
         return _one_by_one(running, request)
-    asked = tools.demanded(request, prefaced=running.launch.prefaced)
+    asked, bare = tools.demanded(request, prefaced=running.launch.prefaced), logprobs.alone(request)
+    asked = logprobs.with_one(asked) if bare else asked
     batches = stream(running.upstream, "/v1" + surface.path, surface, asked)
+    batches = logprobs.without_any(batches) if bare else batches
     return _with_one_call(batches) if tools.one_call(request) else batches
 
 
