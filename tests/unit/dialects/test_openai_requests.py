@@ -26,6 +26,10 @@ from drivetrain.types import (
 )
 
 HELLO = {"role": "user", "content": "Hello"}
+F = {"type": "function", "function": {"name": "f"}}
+NAMELESS = "'{}.name' is empty; name the function"
+NO_TOOL = "'tool_choice' names \"g\", which is no function of the request; it has f"
+NO_TOOLS = "'tool_choice' demands a call, but the request has no tools"
 
 
 def chat(**members: Any) -> Request:
@@ -154,7 +158,7 @@ def test_reads_tools_with_their_schema_verbatim() -> None:
     ],
 )
 def test_reads_every_form_of_tool_choice(given: Any, read: Any) -> None:
-    assert chat(tool_choice=given).tool_choice == read
+    assert chat(tools=[F], tool_choice=given).tool_choice == read
 
 
 def test_reads_legacy_functions_as_tools() -> None:
@@ -229,6 +233,37 @@ def test_a_token_limit_of_minus_one_means_none() -> None:
     assert chat(max_tokens=-1).sampling.max_tokens is None
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("", None),
+        ([""], None),
+        ([], None),
+        (["", "zzz"], ["zzz"]),
+        ("abc", "abc"),
+        (["a"], ["a"]),
+        (None, None),
+    ],
+)
+def test_an_empty_stop_is_none(given: Any, expected: Any) -> None:
+    for request in (chat(stop=given), completion(prompt="p", stop=given)):
+        assert sent(request).get("stop") == expected
+        assert request.sampling.stop == tuple([expected] if isinstance(expected, str) else expected or ())
+
+
+def test_a_choice_among_tools_that_are_no_functions_is_the_engines_business() -> None:
+    assert chat(tools=[{"type": "custom", "custom": {"name": "x"}}], tool_choice="required").tool_choice == "required"
+
+
+def test_a_bare_completion_may_be_of_no_token() -> None:
+    assert completion(prompt="p", max_tokens=0).sampling.max_tokens == 0
+
+
+@pytest.mark.parametrize("members", [{}, {"prompt": None}])
+def test_a_bare_completion_needs_a_prompt(members: dict[str, Any]) -> None:
+    assert refusal({"model": "m", **members}, COMPLETIONS) == ("'prompt' is missing", "prompt")
+
+
 # --- refusing ---------------------------------------------------------------------------------------------------------
 
 
@@ -263,6 +298,23 @@ def test_a_token_limit_of_minus_one_means_none() -> None:
             {"response_format": {"type": "json_schema"}},
             "'response_format.json_schema' is missing",
             "response_format.json_schema",
+        ),
+        ({"tools": [{"function": {"name": ""}}]}, NAMELESS.format("tools[0].function"), "tools[0].function.name"),
+        ({"functions": [{"name": " "}]}, NAMELESS.format("functions[0]"), "functions[0].name"),
+        ({"tools": [F], "tool_choice": {"type": "function", "function": {"name": "g"}}}, NO_TOOL, "tool_choice"),
+        (
+            {"functions": [F["function"]], "function_call": {"name": "g"}},
+            NO_TOOL.replace("tool_choice", "function_call"),
+            "function_call",
+        ),
+        ({"tool_choice": {"function": {"name": "g"}}}, NO_TOOL.replace("has f", "has none"), "tool_choice"),
+        ({"tool_choice": "required"}, NO_TOOLS, "tool_choice"),
+        ({"tools": [], "tool_choice": "required"}, NO_TOOLS, "tool_choice"),
+        ({"max_tokens": 0}, "'max_tokens' must be an integer >= 1, not 0", "max_tokens"),
+        (
+            {"max_completion_tokens": 0},
+            "'max_completion_tokens' must be an integer >= 1, not 0",
+            "max_completion_tokens",
         ),
         ({"tools": [{"type": "function"}]}, "'tools[0].function' is missing", "tools[0].function"),
         (

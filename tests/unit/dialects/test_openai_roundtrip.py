@@ -114,9 +114,10 @@ common: dict[str, st.SearchStrategy[Any]] = {
     "logit_bias": maybe | st.dictionaries(names, numbers(-100, 100), max_size=2),
     "n": st.integers(1, 128),
 }
+of_a_chat = {**common, "max_tokens": maybe | st.integers(1, 2**31 - 1)}
 chat_sampling = st.one_of(
-    st.builds(Sampling, **common),
-    st.builds(Sampling, **common, logprobs=st.just(True), top_logprobs=st.integers(0, 20)),
+    st.builds(Sampling, **of_a_chat),
+    st.builds(Sampling, **of_a_chat, logprobs=st.just(True), top_logprobs=st.integers(0, 20)),
 )
 outputs = st.one_of(
     maybe,
@@ -131,12 +132,14 @@ tools = st.lists(
 ).map(tuple)
 tooling: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
-    st.fixed_dictionaries(
-        {
-            "tools": tools,
-            "tool_choice": st.sampled_from([None, "auto", "none", "required"]) | st.builds(NamedTool, name=names),
-            "parallel_tool_calls": maybe | st.booleans(),
-        }
+    tools.flatmap(
+        lambda tools: st.fixed_dictionaries(
+            {
+                "tools": st.just(tools),
+                "tool_choice": st.sampled_from([None, "auto", "none", "required", NamedTool(name=tools[0].name)]),
+                "parallel_tool_calls": maybe | st.booleans(),
+            }
+        )
     ),
 )
 chats = st.builds(

@@ -13,7 +13,7 @@ from drivetrain.engines.openai import OpenAI
 from drivetrain.types import LogprobDelta, TextDelta, TokenLogprob
 from tests.fakes import FakeUpstream, Stream
 from tests.fakes.host import NoHost
-from tests.fakes.manners import sse
+from tests.fakes.replies import sse
 
 TOKEN = {"token": "a", "logprob": -0.5, "bytes": [97]}
 OTHERS = {"content": [TOKEN | {"top_logprobs": [TOKEN, TOKEN | {"logprob": -2}]}]}

@@ -89,13 +89,15 @@ def decode_tools(tools: Iterable[wire.ToolIn]) -> tuple[Tool, ...]:
     found = []
     for at, tool in enumerate(tools):
         if tool.function is not None:
-            found.append(decode_function(tool.function))
+            found.append(decode_function(tool.function, f"tools[{at}].function"))
         elif tool.type == "function":
             raise BadRequest(f"'tools[{at}].function' is missing", param=f"tools[{at}].function")
     return tuple(found)
 
 
-def decode_function(given: wire.FunctionTool) -> Tool:
+def decode_function(given: wire.FunctionTool, path: str) -> Tool:
+    if not given.name.strip():
+        raise BadRequest(f"'{path}.name' is empty; name the function", param=f"{path}.name")
     return Tool(
         name=given.name,
         description=given.description or "",
@@ -123,6 +125,16 @@ def decode_choice(choice: str | Mapping[str, Any] | None, param: str = "tool_cho
             return NamedTool(name=name)
         case _:
             refuse(param, choice, 'auto, none, required or {"type": "function", "function": {"name": …}}')
+
+
+def check_choice(choice: ToolChoice | None, tools: Sequence[Tool], *, any_tools: bool, param: str) -> None:
+    """Raises `BadRequest` for a choice that demands what is not there. `any_tools`: also ones that are no functions."""
+    if isinstance(choice, NamedTool) and all(tool.name != choice.name for tool in tools):
+        known = ", ".join(tool.name for tool in tools) or "none"
+        shown = invalid.shown(choice.name)
+        raise BadRequest(f"'{param}' names {shown}, which is no function of the request; it has {known}", param=param)
+    if choice == "required" and not any_tools:
+        raise BadRequest(f"'{param}' demands a call, but the request has no tools", param=param)
 
 
 def refuse(param: str, value: object, expected: str) -> NoReturn:

@@ -28,6 +28,8 @@ from drivetrain.types import (
     Request,
     Sampling,
     Source,
+    Tool,
+    ToolChoice,
 )
 
 CHAT: Final = "openai.chat"
@@ -82,11 +84,8 @@ _options = msgspec.json.Decoder(dict[str, Raw])
 def decode_chat(body: bytes) -> Request:
     given = invalid.read(_chat, body)
     legacy = given.functions is not None and given.tools is None
-    tools = messages.decode_tools(given.tools or ())
-    choice = messages.decode_choice(given.tool_choice)
-    if legacy:
-        tools = tuple(messages.decode_function(function) for function in given.functions or ())
-        choice = messages.decode_choice(given.function_call, "function_call")
+    tools, choice = _functions(given) if legacy else _tools(given)
+    _check_chat(given)
     return Request(
         model=_model(given.model),
         messages=messages.decode(given.messages),
@@ -99,14 +98,37 @@ def decode_chat(body: bytes) -> Request:
         stream=bool(given.stream),
         include_usage=_include_usage(given),
         user=given.user or given.safety_identifier,
-        source=Source(dialect=LEGACY_CHAT if legacy else CHAT, fields=invalid.fields(body)),
+        source=Source(dialect=LEGACY_CHAT if legacy else CHAT, fields=_fields(body, given)),
     )
+
+
+def _tools(given: wire.ChatIn) -> tuple[tuple[Tool, ...], ToolChoice | None]:
+    tools, choice = messages.decode_tools(given.tools or ()), messages.decode_choice(given.tool_choice)
+    messages.check_choice(choice, tools, any_tools=bool(given.tools), param="tool_choice")
+    return tools, choice
+
+
+def _functions(given: wire.ChatIn) -> tuple[tuple[Tool, ...], ToolChoice | None]:
+    functions, param = given.functions or (), "function_call"
+    tools = tuple([messages.decode_function(each, f"functions[{at}]") for at, each in enumerate(functions)])
+    choice = messages.decode_choice(given.function_call, param)
+    messages.check_choice(choice, tools, any_tools=bool(tools), param=param)
+    return tools, choice
+
+
+def _check_chat(given: wire.ChatIn) -> None:
+    """A chat has an answer; a bare completion may be of no token at all."""
+    for param in ("max_completion_tokens", "max_tokens"):
+        if getattr(given, param) == 0:
+            raise BadRequest(f"'{param}' must be an integer >= 1, not 0", param=param)
 
 
 def decode_completion(body: bytes) -> Request:
     given = invalid.read(_completion, body)
+    if given.prompt is None:
+        raise BadRequest("'prompt' is missing", param="prompt")
     completion = Completion(
-        prompts=inputs(given.prompt if given.prompt is not None else "", "prompt"),
+        prompts=inputs(given.prompt, "prompt"),
         suffix=given.suffix or None,
         echo=bool(given.echo),
         logprobs=given.logprobs,
@@ -119,8 +141,26 @@ def decode_completion(body: bytes) -> Request:
         stream=bool(given.stream),
         include_usage=_include_usage(given),
         user=given.user or given.safety_identifier,
-        source=Source(dialect=COMPLETIONS, fields=invalid.fields(body)),
+        source=Source(dialect=COMPLETIONS, fields=_fields(body, given)),
     )
+
+
+def _fields(body: bytes, given: wire.Common) -> Mapping[str, Raw]:
+    """The members as the caller sent them, but for empty stops: an engine would stop at once."""
+    fields = invalid.fields(body)
+    stops = _stops(given)
+    if given.stop is None or (stops and len(stops) == len(_listed(given.stop))):
+        return fields
+    kept = {name: value for name, value in fields.items() if name != "stop"}
+    return {**kept, "stop": Raw(_encode(stops))} if stops else kept
+
+
+def _stops(given: wire.Common) -> tuple[str, ...]:
+    return tuple([stop for stop in _listed(given.stop or ()) if stop])
+
+
+def _listed(stop: str | Sequence[str]) -> Sequence[str]:
+    return (stop,) if isinstance(stop, str) else stop
 
 
 def inputs(given: str | list[Any], param: str) -> tuple[str | tuple[int, ...], ...]:
@@ -165,7 +205,7 @@ def _sampling(given: wire.Common, *, logprobs: bool | None = None, top_logprobs:
         min_p=given.min_p,
         typical_p=given.typical_p,
         seed=given.seed,
-        stop=(given.stop,) if isinstance(given.stop, str) else tuple(given.stop or ()),
+        stop=_stops(given),
         presence_penalty=given.presence_penalty,
         frequency_penalty=given.frequency_penalty,
         repeat_penalty=penalty,
