@@ -221,6 +221,22 @@ async def test_a_callers_mistake_is_a_4xx_that_helps(
         assert set(error) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize(
+    ("path", "param", "content"),
+    [
+        (CHAT, "messages", [{"role": "user", "content": "word " * 20_000}]),
+        ("/v1/completions", "prompt", "word " * 20_000),
+        ("/v1/embeddings", "input", "word " * 20_000),
+    ],
+)
+async def test_what_is_too_long_is_named_as_the_route_calls_it(
+    drivetrain: Server, path: str, param: str, content: Any
+) -> None:
+    answer = await drivetrain.post(path, {"model": MODEL, param: content})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", param)
+
+
 async def test_a_body_of_20_mb_is_refused_before_it_is_read(drivetrain: Server) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x" * 20_000_000}]}
     answer = await drivetrain.post(CHAT, body)
@@ -287,6 +303,7 @@ async def test_a_listed_extension_is_let_in(tmp_path: Path) -> None:
         ("GET", "/api/chat", 405, "takes POST, not GET"),
         ("POST", "/v1/v1/chat/completions", 404, "you want /v1/chat/completions"),
         ("GET", "/v1/api/tags", 404, "you want /api/tags"),
+        ("POST", "/v1/v1/messages", 404, "no such path: /v1/v1/messages; see /v1/models"),
         ("GET", "/nothing", 404, "no such path: /nothing"),
         ("GET", "/", 200, "Ollama is running"),
     ],

@@ -110,7 +110,7 @@ class App:
         if exchange.path.startswith("/api/"):
             await exchange.respond(404, b"404 page not found", b"text/plain")
             return
-        raise NotFound(f"no such path: {exchange.path}{hint(exchange.path)}")
+        raise NotFound(f"no such path: {exchange.path}{hint(exchange.path, self.routes)}")
 
     async def _fail(self, exchange: Exchange, error: DrivetrainError) -> None:
         """An answer that has begun gets no proper end: the connection breaks off, so that nobody takes it for whole."""
@@ -147,12 +147,13 @@ def _tempting(status: int) -> bool:
     return status in (408, 409, 429) or status >= 500
 
 
-def hint(path: str) -> str:
-    """What a caller with a wrong base URL probably meant."""
+def hint(path: str, routes: Routes) -> str:
+    """What a caller with a wrong base URL probably meant, if there is such a path."""
     for doubled, right in (("/v1/v1/", "/v1/"), ("/v1/api/", "/api/"), ("/api/v1/", "/v1/"), ("/api/api/", "/api/")):
         if path.startswith(doubled):
             wanted = right + path[len(doubled) :]
-            return f"; the base URL has one part too many: you want {wanted}"
+            if routes.methods(wanted):
+                return f"; the base URL has one part too many: you want {wanted}"
     return "; see /v1/models for the models and the documentation for the routes"
 
 

@@ -55,6 +55,8 @@ def _openai(table: Routes, inference: Inference, models: Models, media: Media) -
         answer, _ = await inference.embeddings(exchange, openai.EMBEDDINGS, request)
         await exchange.respond(200, openai.encode_embeddings(request, answer))
 
+    table.renderers["/v1/completions"] = openai.COMPLETIONS.encode_error
+    table.renderers["/v1/embeddings"] = openai.encode_embed_error
     table.add("POST", "/v1/chat/completions", _surface(inference, openai.CHAT, media), scope="inference")
     table.add("POST", "/v1/completions", _surface(inference, openai.COMPLETIONS, media), scope="inference")
     table.add("POST", "/v1/embeddings", embeddings, scope="inference")

@@ -5,6 +5,7 @@ become text), citations and audio in answers, tools other than functions. `effor
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from drivetrain.dialects import Decoder, Reply, Surface
@@ -31,6 +32,7 @@ __all__ = [
     "decode_embeddings",
     "decode_error",
     "decode_models",
+    "encode_embed_error",
     "encode_embed_request",
     "encode_embeddings",
     "encode_error",
@@ -41,6 +43,7 @@ __all__ = [
 around = requests.around
 decode_error = errors.decode
 encode_error = errors.encode
+encode_embed_error = partial(errors.encode, content="input")
 
 
 class OpenAISurface:
@@ -54,12 +57,14 @@ class OpenAISurface:
         decode: Callable[[bytes], Request],
         encode: Callable[[Request], bytes],
         reply: type[ChatReply] | type[CompletionReply],
+        content: str,
     ) -> None:
         self.name = name
         self.path = path
         self._decode = decode
         self._encode = encode
         self._reply = reply
+        self._content = content
 
     def decode_request(self, body: bytes) -> Request:
         return self._decode(body)
@@ -77,11 +82,16 @@ class OpenAISurface:
         return errors.decode(status, body)
 
     def encode_error(self, error: DrivetrainError) -> bytes:
-        return errors.encode(error)
+        return errors.encode(error, content=self._content)
 
 
 CHAT: Final[Surface] = OpenAISurface(
-    requests.CHAT, "/chat/completions", decode=requests.decode_chat, encode=requests.encode_chat, reply=ChatReply
+    requests.CHAT,
+    "/chat/completions",
+    decode=requests.decode_chat,
+    encode=requests.encode_chat,
+    reply=ChatReply,
+    content="messages",
 )
 COMPLETIONS: Final[Surface] = OpenAISurface(
     requests.COMPLETIONS,
@@ -89,4 +99,5 @@ COMPLETIONS: Final[Surface] = OpenAISurface(
     decode=requests.decode_completion,
     encode=requests.encode_completion,
     reply=CompletionReply,
+    content="prompt",
 )

@@ -16,7 +16,6 @@ from drivetrain.errors import DrivetrainError
 MAX_MESSAGE_CHARS = 2000
 
 _TYPES = {402: "insufficient_quota", 403: "permission_error", 429: "rate_limit_error"}
-_PARAMS = {"context_length_exceeded": "messages", "model_not_found": "model"}
 
 # Our own codes, for a Drivetrain behind a Drivetrain, and OpenAI's.
 _BY_CODE: dict[str, type[DrivetrainError]] = {
@@ -104,10 +103,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 # --- to callers -------------------------------------------------------------------------------------------------------
 
 
-def encode(error: DrivetrainError) -> bytes:
-    """The body of an error answer: always all four members, `code` always a string."""
+def encode(error: DrivetrainError, *, content: str = "messages") -> bytes:
+    """The body of an error answer: always all four members, `code` always a string. `content`: the member of the
+    request that holds what the model reads, which is what a context that is too small is about."""
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    param = error.param or _PARAMS.get(error.code)
+    param = error.param or {"context_length_exceeded": content, "model_not_found": "model"}.get(error.code)
     return msgspec.json.encode({"error": {"message": error.message, "type": kind, "param": param, "code": error.code}})
 
 

@@ -292,7 +292,7 @@ class CompletionReply:
         return b'"text":"","logprobs":' + told + b',"finish_reason":null'
 
     def error(self, error: DrivetrainError) -> bytes:
-        return sse.frame(errors.encode(error))
+        return sse.frame(errors.encode(error, content="prompt"))
 
     def whole(self, response: Response) -> bytes:
         choices = [
