@@ -101,6 +101,7 @@ every effective value with the place it comes from, and `drivetrain config schem
 running server reads it again on SIGHUP; a file with a mistake is refused, and what held before still holds.
 
 **Precedence.** A flag of the command line counts before the environment, that before the file, that before the default.
+Flags are laid over what is right without them: a mistake in the file is one also where a flag hides it.
 
 **Environment.** `DRIVETRAIN_SERVER__PORT=8080` sets `server.port`: two underscores stand between the names, and any
 letter that a variable cannot have becomes one, so `DRIVETRAIN_ENGINES__BOX_1__URL` sets `engines.box-1.url` if the file

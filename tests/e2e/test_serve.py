@@ -122,6 +122,18 @@ async def test_a_bad_file_is_refused_with_its_line_and_the_old_one_stays(tmp_pat
         assert (await server.post("/v1/chat/completions", ASK)).status_code == 200
 
 
+async def test_what_a_flag_of_the_command_line_hides_is_refused_as_well(tmp_path: Path) -> None:
+    async with FakeUpstream() as upstream, serving(tmp_path, routes(upstream.url)) as server:  # with --port
+        (tmp_path / "drivetrain.yaml").write_text("server:\n  port: abc\n")
+        server.signal(signal.SIGHUP)
+        async with asyncio.timeout(10):
+            while "the old one stays" not in server.log:
+                await asyncio.sleep(0.02)
+        assert "drivetrain.yaml:2:9: server.port: expected an integer" in server.log
+        assert "a new configuration is in force" not in server.log
+        assert (await server.post("/v1/chat/completions", ASK)).status_code == 200
+
+
 async def test_a_request_under_way_outlives_the_engine_that_a_new_configuration_drops(tmp_path: Path) -> None:
     async with FakeUpstream() as upstream, serving(tmp_path, routes(upstream.url)) as server:
         async with streaming(server, upstream) as answer:

@@ -1,6 +1,7 @@
 """One configuration from its layers: flag > environment > file > default, and which layer each value came from."""
 
 from collections.abc import Collection, Mapping
+from functools import reduce
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -68,14 +69,12 @@ def resolve(
     whole = document.parse(_read(path), str(path)) if path else Document()
     problems = secrets.expand(whole, environ)
     problems += _overlay(whole, environ)
-    _flags(whole, flags or {})
     checker = Checker(whole)
-    clean = checker.check(whole.data, Config, ())
-    if problems := problems + checker.problems:
-        raise ConfigError(problems)
-    config = _complete(_convert(clean, path))
-    if senseless := [Problem(whole.at(where), where, wrong) for where, wrong in findings(config, kinds)]:
-        raise ConfigError(senseless)
+    whole.data = checker.check(whole.data, Config, ())
+    problems += checker.problems
+    config = _sound(whole, problems, path, kinds)
+    if given := {name: value for name, value in (flags or {}).items() if value is not None}:
+        config = _sound(whole, _flags(whole, given), path, kinds)  # over what is right: a flag hides no mistake
     warnings = tuple(map(str, checker.warnings))
     return Resolved(config=config, origins=_origins(config, whole), warnings=warnings, secrets=frozenset(whole.secret))
 
@@ -112,6 +111,16 @@ def _convert(clean: Any, path: FilePath | None) -> Config:
         return msgspec.convert(clean, Config)
     except msgspec.ValidationError as error:
         raise ConfigError([Problem(Place(str(path)), (), str(error))]) from error
+
+
+def _sound(whole: Document, problems: list[Problem], path: FilePath | None, kinds: Collection[str] | None) -> Config:
+    """The checked values as a configuration that makes sense. Raises the `problems`, or what makes none."""
+    if problems:
+        raise ConfigError(problems)
+    config = _complete(_convert(whole.data, path))
+    if senseless := [Problem(whole.at(where), where, wrong) for where, wrong in findings(config, kinds)]:
+        raise ConfigError(senseless)
+    return config
 
 
 def _complete(config: Config) -> Config:
@@ -185,11 +194,14 @@ def _set(whole: Document, path: Path, value: Any, text: bool, place: Place) -> N
         whole.plain.add(path)
 
 
-def _flags(whole: Document, flags: Mapping[str, Any]) -> None:
+def _flags(whole: Document, flags: Mapping[str, Any]) -> list[Problem]:
+    """Writes the values of flags over those that were checked. Returns what is wrong with the flags."""
+    checker = Checker(whole)
     for name, value in flags.items():
         path = tuple(name.split("."))
-        if value is not None:
-            _set(whole, path, value, False, Place(f"--{path[-1].replace('_', '-')}"))
+        _set(whole, path, value, False, Place(f"--{path[-1].replace('_', '-')}"))
+        checker.check(value, reduce(member_type, path, Config), path)
+    return checker.problems
 
 
 # --- origins ----------------------------------------------------------------------------------------------------------

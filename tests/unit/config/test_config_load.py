@@ -98,6 +98,29 @@ def test_a_flag_counts_before_the_environment_before_the_file_before_the_default
     }
 
 
+def test_a_flag_hides_no_mistake_of_the_file(files: Files) -> None:
+    text = "server:\n  port: abc\n  workers: 0\nshared: {mode: leased}\n"
+    flags = {"server.port": 0, "server.workers": 1}
+
+    told = files.problems(text, flags=flags)
+    assert told == files.problems(text)
+    assert told == [
+        "2:9: server.port: expected an integer from 0 to 65535, got 'abc'",
+        "3:12: server.workers: expected an integer of at least 1, got 0",
+    ]
+
+
+def test_a_flag_is_checked_like_the_file(files: Files) -> None:
+    told = files.problems("server: {port: 1}", flags={"server.port": 70000})
+    assert told == ["--port: server.port: expected an integer from 0 to 65535, got 70000"]
+
+
+def test_a_flag_needs_no_section_in_the_file(files: Files) -> None:
+    resolved = files.resolve("engines: {b: {kind: ollama, url: 'http://a', num_ctx: 8}}", flags={"server.port": 7})
+    assert resolved.config.server.port == 7
+    assert resolved.origins["engines.b.options.num_ctx"].endswith("drivetrain.yaml:1:55")
+
+
 def test_every_value_has_an_origin(files: Files) -> None:
     resolved = files.resolve(EXAMPLE, {"API_KEY": "k"})
     assert config.flat(msgspec.to_builtins(resolved.config)).keys() == resolved.origins.keys()
