@@ -11,8 +11,8 @@ import pytest
 
 from drivetrain.config import schema
 from drivetrain.engines.llamacpp import settings
-from drivetrain.gateway.prepare import PARAMETERS
 from drivetrain.library.record import Record
+from drivetrain.parameters import PARAMETERS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

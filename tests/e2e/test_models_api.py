@@ -44,6 +44,15 @@ async def test_a_pull_that_fails_says_why_in_the_words_of_this_api(client: httpx
     assert "not-there.gguf does not exist" in error["error"]["message"]
 
 
+async def test_a_parameter_that_no_request_could_use_is_not_kept(client: httpx2.AsyncClient) -> None:
+    answer = await client.patch(f"/v1/models/{MODEL}", json={"parameters": {"temperature": "hot"}})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "parameters.temperature")
+    assert error["message"] == "parameter 'temperature' of a model must be a number, not 'hot'"
+    kept = (await client.get(f"/v1/models/{MODEL}?effective=true")).json()["effective"]
+    assert "parameters.temperature" not in kept
+
+
 @pytest.mark.parametrize("body", [{}, {"pull": MODEL, "import": "/x.gguf"}, {"pull": MODEL, "nam": "typo"}, []])
 async def test_a_body_that_means_nothing_is_refused(client: httpx2.AsyncClient, body: Any) -> None:
     answer = await client.post("/v1/models", json=body)

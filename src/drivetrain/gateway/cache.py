@@ -17,7 +17,8 @@ from drivetrain.config.schema import Cache, Target
 from drivetrain.gateway.catalog import Entry
 from drivetrain.gateway.discovery import family
 from drivetrain.gateway.meter import Call
-from drivetrain.gateway.prepare import sampling_of, under
+from drivetrain.gateway.prepare import under
+from drivetrain.parameters import sampling_of
 from drivetrain.types import ChoiceFinished, Event, Finished, Opaque, Progress, Request, Usage
 
 Version = Callable[[Target], str]

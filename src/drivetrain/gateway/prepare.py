@@ -7,31 +7,12 @@ below; nobody's value stays unsaid.
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from drivetrain.dialects import ollama, openai
-from drivetrain.errors import BadRequest
+from drivetrain.parameters import sampling_of
 from drivetrain.types import Message, ModelSpec, Request, Sampling, Text
 
-# What a parameter is called in model.json, in Jan's, OpenAI's and Ollama's words → our field.
-PARAMETERS: Mapping[str, str] = {
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "num_predict": "max_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "typical_p": "typical_p",
-    "seed": "seed",
-    "stop": "stop",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repeat_penalty": "repeat_penalty",
-    "repeat_last_n": "repeat_last_n",
-    "logit_bias": "logit_bias",
-}
 NOTHING = Sampling()
 
 
@@ -65,19 +46,6 @@ def prepare(
         changes["messages"] = (*preamble, *request.messages)
         changes["source"] = openai.around(request.source, before=preamble)  # None: it no longer says it all
     return replace(request, **changes) if changes else request
-
-
-def sampling_of(parameters: Mapping[str, Any]) -> Sampling:
-    """The parameters that we know, as `Sampling`; `num_predict` below zero means "no limit", which is our default."""
-    known = {PARAMETERS[name]: value for name, value in parameters.items() if name in PARAMETERS and value is not None}
-    if isinstance(known.get("stop"), str):
-        known["stop"] = (known["stop"],)
-    if isinstance(limit := known.get("max_tokens"), int) and limit < 0:
-        del known["max_tokens"]
-    try:
-        return msgspec.convert(known, Sampling)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"parameters of the model or its policy: {error}") from error
 
 
 def under(upper: Sampling, lower: Sampling) -> Sampling:

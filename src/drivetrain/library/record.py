@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from drivetrain import parameters
 from drivetrain.errors import BadRequest
 from drivetrain.library import files
 from drivetrain.types import Message, Text
@@ -131,13 +132,16 @@ def write(folder: Path, members: Members) -> None:
 
 
 def patched(members: Members, patch: Mapping[str, Any]) -> Members:
-    """The members after a JSON merge patch (RFC 7396). Raises `BadRequest` if it changes what is fixed."""
+    """The members after a JSON merge patch (RFC 7396). Raises `BadRequest` if it changes what is fixed, and for
+    parameters that no request could use."""
     patch = {_OLD_NAMES.get(name, name): value for name, value in patch.items()}
     for name in _FIXED:
         if name in patch and patch[name] != members.get(name):
             raise BadRequest(
                 f"member {name!r} of a model cannot be changed; import or create another model", param=name
             )
+    if isinstance(given := patch.get("parameters"), dict):
+        parameters.check(given)
     settings = patch.get("settings")
     for name in _FIXED_SETTINGS:
         if isinstance(settings, dict) and name in settings and settings[name] != members.get("settings", {}).get(name):

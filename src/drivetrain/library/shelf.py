@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import msgspec
 
-from drivetrain import gguf
+from drivetrain import gguf, parameters
 from drivetrain.errors import BadRequest
 from drivetrain.library import details, files, ids, record, weights
 from drivetrain.library.blobs import Blobs
@@ -38,8 +38,10 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 def install(models: Path, folder: Path, delivery: Delivery, blobs: Blobs, *, replace: bool) -> None:
     """Put a model into `folder`. Where one is already, its model.json stays the user's, unless `replace`.
 
-    Raises `BadRequest` if the files are no model; then nothing has changed.
+    Raises `BadRequest` if the files are no model, or bring parameters that no request could use; then nothing has
+    changed.
     """
+    parameters.check(record.check(delivery.members).request_time)
     stage = models / f".stage-{uuid4().hex}"
     stage.mkdir(parents=True)
     try:

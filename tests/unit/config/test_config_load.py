@@ -121,6 +121,12 @@ def test_a_flag_needs_no_section_in_the_file(files: Files) -> None:
     assert resolved.origins["engines.b.options.num_ctx"].endswith("drivetrain.yaml:1:55")
 
 
+def test_parameters_of_a_policy_have_the_types_that_requests_take(files: Files) -> None:
+    text = "policies:\n  calm:\n    parameters: {temperature: hot, top_k: 5, own: x}\n"
+    told = files.problems(text)
+    assert told == ["3:31: policies.calm.parameters.temperature: must be a number, not 'hot'"]
+
+
 def test_every_value_has_an_origin(files: Files) -> None:
     resolved = files.resolve(EXAMPLE, {"API_KEY": "k"})
     assert config.flat(msgspec.to_builtins(resolved.config)).keys() == resolved.origins.keys()

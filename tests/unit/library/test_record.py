@@ -105,6 +105,30 @@ def test_a_patch_cannot_say_that_a_model_is_other_files(patch: record.Members) -
         record.patched(JANS, patch)
 
 
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({"temperature": "hot"}, "'temperature' of a model must be a number, not 'hot'"),
+        ({"top_k": 1.5}, "'top_k' of a model must be a whole number, not 1.5"),
+        ({"num_predict": "many"}, "'num_predict' of a model must be a whole number, not 'many'"),
+        ({"stop": [1]}, "'stop' of a model must be a text or a list of texts, not [1]"),
+        ({"logit_bias": 3}, "'logit_bias' of a model must be a mapping of tokens to numbers, not 3"),
+    ],
+)
+def test_a_patch_brings_no_parameter_that_no_request_could_use(given: record.Members, wrong: str) -> None:
+    for member in ("parameters", "model_parameters"):
+        with pytest.raises(BadRequest) as caught:
+            record.patched(JANS, {member: given})
+        assert caught.value.message == f"parameter {wrong}"
+        assert caught.value.param == f"parameters.{next(iter(given))}"
+
+
+def test_parameters_that_fit_or_are_not_ours_are_kept() -> None:
+    given = {"temperature": 1, "stop": "x", "num_predict": -1, "top_k": None, "mirostat": "any"}
+    after = record.patched({}, {"parameters": given})["parameters"]
+    assert after == {"temperature": 1, "stop": "x", "num_predict": -1, "mirostat": "any"}
+
+
 def test_a_patch_may_repeat_what_it_cannot_change() -> None:
     assert record.patched(JANS, JANS) == JANS
 

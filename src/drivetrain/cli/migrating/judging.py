@@ -8,7 +8,7 @@ from drivetrain.cli.migrating.today import Public, behind, is_at
 from drivetrain.config.schema import Config
 from drivetrain.dialects import ollama, openai
 from drivetrain.errors import Unsupported
-from drivetrain.gateway.prepare import PARAMETERS
+from drivetrain.parameters import PARAMETERS
 from drivetrain.types import Audio, Capability, EmbedRequest, Image, Model, Request, Value
 
 Verdict = Literal["ready", "remarks", "blocked"]

@@ -8,7 +8,7 @@ import msgspec
 from drivetrain.cli.migrating.judging import Judged, Made, Side
 from drivetrain.cli.migrating.today import Public, baseline, is_at, moved
 from drivetrain.config.schema import Policy
-from drivetrain.gateway.prepare import PARAMETERS
+from drivetrain.parameters import PARAMETERS
 from drivetrain.rollouts.plan import Rollout, Stage
 
 BASELINE = "baseline"
