@@ -105,10 +105,22 @@ def _hub(rest: str) -> HubRepo:
     return HubRepo(id=f"hf.co/{repo}:{quant}" if quant else f"hf.co/{repo}", repo=repo, quant=quant)
 
 
+def _registry_url(text: str) -> names.Name:
+    """A URL that is no file's may be a registry's. Raises `BadRequest` if it is neither."""
+    try:
+        return names.parse(text)
+    except BadRequest as error:
+        raise BadRequest(
+            f"{text[:200]!r} is neither a file nor a name in a registry; give the URL of a file, which ends in .gguf, "
+            "or https://HOST/NAMESPACE/MODEL:TAG",
+            param="model",
+        ) from error
+
+
 def registry_name(text: str, *, insecure: bool) -> RegistryName:
     """A name of an Ollama registry. Plain HTTP, and unknown certificates, only if `insecure`."""
     text = text.removeprefix("ollama://")
-    name = names.parse(text)
+    name = _registry_url(text) if text.startswith(("http://", "https://")) else names.parse(text)
     if text.startswith("http://") and not insecure:
         raise BadRequest("insecure protocol http: say insecure if you mean it", param="model")
     if name.host.lower() == names.HOST:

@@ -494,6 +494,16 @@ def test_a_source_is_told_by_its_form(text: str, kind: type[sources.Source], id:
     assert parsed.id == id
 
 
+@pytest.mark.parametrize("text", ["http://127.0.0.1:1/bl", "https://example.com/a/b/c/model.bin"])
+def test_a_url_that_is_neither_a_file_nor_a_registrys_is_told_so(text: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        sources.parse(text)
+    assert caught.value.message == (
+        f"{text!r} is neither a file nor a name in a registry; give the URL of a file, which ends in .gguf, or "
+        "https://HOST/NAMESPACE/MODEL:TAG"
+    )
+
+
 @pytest.mark.parametrize("text", ["", "a b", "hf.co/only", "pypi:tiny", "pypi:../x==1", "../../etc:x y/..", "x" * 500])
 def test_what_means_nothing_is_refused(text: str) -> None:
     if text.startswith(".."):
