@@ -16,6 +16,7 @@ from drivetrain.server.models import delete
 from drivetrain.server.reach import check_source, check_target
 from drivetrain.types import Embeddings, EmbedRequest, ModelSpec, Request, Timings
 
+CHAT, GENERATE = ollama.CHAT.timed(time.time_ns), ollama.GENERATE.timed(time.time_ns)
 COPILOT = b"GitHubCopilotChat"
 
 
@@ -28,10 +29,10 @@ class Ollama:
     # --- generation ---------------------------------------------------------------------------------------------------
 
     async def chat(self, exchange: Exchange) -> None:
-        await self._generate(exchange, ollama.CHAT)
+        await self._generate(exchange, CHAT)
 
     async def generate(self, exchange: Exchange) -> None:
-        await self._generate(exchange, ollama.GENERATE)
+        await self._generate(exchange, GENERATE)
 
     async def _generate(self, exchange: Exchange, surface: Surface) -> None:
         request = surface.decode_request(await self._inference.body(exchange))

@@ -1,6 +1,5 @@
 """Frames that callers of Ollama's API read: their members, their order, and what never stands in them."""
 
-import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -50,7 +49,6 @@ from drivetrain.types import (
 )
 
 AT_S = 1767323045.25
-CLOCK = itertools.repeat(1767323045_250000000).__next__
 AT = "2026-01-02T03:04:05.250000000Z"
 HEAD = f'{{"model":"m","created_at":"{AT}",'
 ASKED = Request(model="m", messages=(Message(role="user", content=(Text(text="Hi"),)),))
@@ -66,7 +64,7 @@ METRICS = {
 
 
 def lines(events: Sequence[Event], surface: OllamaSurface = CHAT, request: Request = ASKED) -> list[str]:
-    reply = surface.reply(request, id="ignored", created_s=AT_S, clock=CLOCK)
+    reply = surface.reply(request, id="ignored", created_s=AT_S)
     return b"".join(reply.encode(event) for event in events).decode().split("\n")[:-1]
 
 
@@ -196,7 +194,7 @@ def test_the_frame_with_a_text_has_its_logprobs(surface: OllamaSurface, asked: d
 
 def test_a_text_that_waits_for_its_logprobs_goes_out_before_an_error() -> None:
     request = CHAT.decode_request(b'{"model":"m","messages":[{"role":"user","content":"x"}],"logprobs":true}')
-    reply = CHAT.reply(request, id="", created_s=AT_S, clock=CLOCK)
+    reply = CHAT.reply(request, id="", created_s=AT_S)
     assert reply.encode(TextDelta(text="a")) == b""
     assert reply.error(EngineFailed("no")).decode() == (
         HEAD + '"message":{"role":"assistant","content":"a"},"done":false}\n{"error":"no"}\n'
@@ -205,7 +203,7 @@ def test_a_text_that_waits_for_its_logprobs_goes_out_before_an_error() -> None:
 
 def test_every_frame_has_the_time_when_it_was_made() -> None:
     times = iter((1767323045_999999999, 1767323046_000000000, 1767323046_000000001))
-    reply = CHAT.reply(ASKED, id="", created_s=AT_S, clock=times.__next__)
+    reply = CHAT.timed(times.__next__).reply(ASKED, id="", created_s=AT_S)
     frames = [json.loads(reply.encode(event)) for event in (TextDelta(text="a"), TextDelta(text="b"), Finished())]
     assert [frame["created_at"] for frame in frames] == [
         "2026-01-02T03:04:05.999999999Z",
@@ -229,7 +227,7 @@ def test_another_dialects_opaque_frame_says_nothing() -> None:
 
 
 def test_an_error_is_one_last_line() -> None:
-    reply = CHAT.reply(ASKED, id="", created_s=AT_S, clock=CLOCK)
+    reply = CHAT.reply(ASKED, id="", created_s=AT_S)
     assert reply.error(EngineFailed("it\nbroke")) == b'{"error":"it\\nbroke"}\n'
     assert reply.media_type == "application/x-ndjson"
 
@@ -304,7 +302,7 @@ def test_a_stream_decodes_to_the_events_it_was_encoded_from(
     ]
     ended: FinishReason = "tool_calls" if calls and reason == "stop" else reason
     events: list[Event] = [*content, *asked, ChoiceFinished(reason=ended), end]
-    reply = surface.reply(ASKED, id="", created_s=AT_S, clock=CLOCK)
+    reply = surface.reply(ASKED, id="", created_s=AT_S)
     decoder = surface.decoder(Request(model="m", source=Source(dialect="openai.chat", fields={})))
     decoded = [found for event in events for found in decoder.feed(reply.encode(event))]
     assert [*decoded, *decoder.close()] == events
@@ -346,7 +344,7 @@ def test_an_answer_that_is_not_streamed_keeps_what_only_the_engine_knows() -> No
         b'"done_reason":"stop","context":[1,2],"total_duration":99,"load_duration":7,"eval_count":2,"remote_host":"h"}\n'
     )
     response = fold(GENERATE.decoder(asked).feed(engine))
-    whole = json.loads(GENERATE.reply(asked, id="", created_s=AT_S, clock=CLOCK).whole(response))
+    whole = json.loads(GENERATE.reply(asked, id="", created_s=AT_S).whole(response))
     assert whole == {
         "model": "public",
         "created_at": AT,
@@ -376,7 +374,7 @@ def test_a_whole_answer_is_the_final_frame_with_all_that_was_said() -> None:
         ChoiceFinished(reason="tool_calls"),
         END,
     ]
-    whole = CHAT.reply(ASKED, id="", created_s=AT_S, clock=CLOCK).whole(fold(events))
+    whole = CHAT.reply(ASKED, id="", created_s=AT_S).whole(fold(events))
     assert json.loads(whole) == {
         "model": "m",
         "created_at": AT,
@@ -396,7 +394,7 @@ def test_a_whole_answer_is_the_final_frame_with_all_that_was_said() -> None:
 
 def test_members_of_another_dialects_last_frame_stay_out() -> None:
     response = fold([Finished(extra={"system_fingerprint": Raw(b'"fp"'), "error": Raw(b"null")})])
-    whole = json.loads(CHAT.reply(ASKED, id="", created_s=AT_S, clock=CLOCK).whole(response))
+    whole = json.loads(CHAT.reply(ASKED, id="", created_s=AT_S).whole(response))
     assert set(whole) == {"model", "created_at", "message", "done", "done_reason"}
 
 

@@ -1,4 +1,4 @@
-"""Ollama's own API as a dialect, both ways. Sans-I/O; reads no clock but that of the frames' stamps.
+"""Ollama's own API as a dialect, both ways. Sans-I/O, and reads no clock but one that it is given.
 
 `CHAT` and `GENERATE` are the surfaces that generate; `surface_for` tells by which one an Ollama engine is asked.
 Everything else Ollama serves under `/api` is here as plain functions: `decode_*_request` reads what a caller sends,

@@ -45,6 +45,7 @@ from drivetrain.types import (
     Usage,
 )
 
+Clock = Callable[[], int]  # tells the Unix time in nanoseconds
 _OPEN = b',"done":false}\n'  # how all frames end but the last
 _json = msgspec.json.Encoder().encode
 _MODEL_FIRST = re.compile(rb'\{\s*"model"\s*:\s*"(?:[^"\\]|\\.)*"')
@@ -70,8 +71,7 @@ class Reply:
     )
     media_type = ndjson.MEDIA_TYPE
 
-    def __init__(self, request: Request, *, clock: Callable[[], int], shape: Shape) -> None:
-        """`clock` tells the Unix time in nanoseconds."""
+    def __init__(self, request: Request, *, clock: Clock, shape: Shape) -> None:
         self._clock = clock
         self._shape = shape
         self._model = b'{"model":' + _json(request.model)

@@ -1,12 +1,11 @@
 """The two surfaces as codecs: `CHAT` and `GENERATE`, and which of them an engine is asked by."""
 
-import time
 from collections.abc import Callable
 
 from drivetrain.dialects.ollama import context, replies, requests, upstream
 from drivetrain.dialects.ollama.errors import decode_error, encode_error
 from drivetrain.dialects.ollama.frames import Decoder
-from drivetrain.dialects.ollama.replies import Reply, Shape
+from drivetrain.dialects.ollama.replies import Clock, Reply, Shape
 from drivetrain.dialects.ollama.wire import GenerateBody, read
 from drivetrain.errors import DrivetrainError
 from drivetrain.types import Request
@@ -23,19 +22,28 @@ class OllamaSurface:
         decode: Callable[[bytes], Request],
         encode: Callable[[Request], bytes],
         shape: Shape,
+        clock: Clock | None = None,
     ) -> None:
         self.name = name
         self.path = path
         self._decode = decode
         self._encode = encode
         self._shape = shape
+        self._clock = clock
 
     def decode_request(self, body: bytes) -> Request:
         return self._decode(body)
 
-    def reply(self, request: Request, *, id: str, created_s: float, clock: Callable[[], int] = time.time_ns) -> Reply:
-        """Ollama's frames carry no id, and each the time when it was made."""
-        return Reply(request, clock=clock, shape=self._shape)
+    def timed(self, clock: Clock) -> "OllamaSurface":
+        """The same, with frames that tell when they were made. Without a clock they tell when their answer was."""
+        return OllamaSurface(
+            self.name, self.path, decode=self._decode, encode=self._encode, shape=self._shape, clock=clock
+        )
+
+    def reply(self, request: Request, *, id: str, created_s: float) -> Reply:
+        """Ollama's frames carry no id."""
+        created_ns = round(created_s * 1e6) * 1000  # by way of microseconds: a double has no room for more digits
+        return Reply(request, clock=self._clock or (lambda: created_ns), shape=self._shape)
 
     def encode_request(self, request: Request) -> bytes:
         return self._encode(request)
