@@ -309,13 +309,14 @@ async def test_a_model_of_a_file_that_was_not_uploaded_is_a_404_also_as_a_stream
         assert "not found" in answer.json()["error"]
 
 
-async def test_a_streamed_frame_has_its_time_and_its_tokens(client: AsyncClient) -> None:
+@pytest.mark.parametrize(("said", "others"), [({}, 0), ({"top_logprobs": 0}, 0), ({"top_logprobs": 2}, 2)])
+async def test_a_streamed_frame_has_its_time_and_its_tokens(client: AsyncClient, said: Any, others: int) -> None:
     frames = [
-        frame
-        async for frame in await client.chat(MODEL, ASK, options=GREEDY, logprobs=True, top_logprobs=2, stream=True)
+        frame async for frame in await client.chat(MODEL, ASK, options=GREEDY, logprobs=True, stream=True, **said)
     ]
     assert len({frame.created_at for frame in frames}) == len(frames)
     told = [frame for frame in frames if frame.message.content]
+    assert {len(token.top_logprobs or ()) for frame in told for token in frame.logprobs or ()} == {others}
     assert ["".join(token.token for token in frame.logprobs or ()) for frame in told] == [
         frame.message.content for frame in told
     ]
