@@ -293,3 +293,46 @@ def test_llama_cpps_chat_form_of_log_probabilities_is_put_into_the_surfaces_own(
         None,
         {"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{}], "text_offset": [0]},
     ]
+
+
+# --- what engines leave out -------------------------------------------------------------------------------------------
+
+SAID = '{"index":0,"text":"%s","finish_reason":null}'
+LLAMA = 'data: {"choices":[%s],"created":%d,"model":"e","object":"text_completion","id":"chatcmpl-x"%s}\n\n'
+
+
+def forwarded(*frames: str, include_usage: bool = True) -> list[Any]:
+    """What a caller of bare completions gets, frame by frame."""
+    options = b',"stream_options":{"include_usage":true}' if include_usage else b""
+    request = COMPLETIONS.decode_request(b'{"model":"public","prompt":"p","stream":true%b}' % options)
+    reply, decoder = COMPLETIONS.reply(request, id="7", created_s=0), COMPLETIONS.decoder(request)
+    batches = [decoder.feed(frame.encode()) for frame in (*frames, "data: [DONE]\n\n")]
+    stream = b"".join(reply.encode(event) for events in batches for event in events)
+    return [json.loads(line[6:]) for line in stream.split(b"\n\n") if line.startswith(b"data: {")]
+
+
+def test_frames_before_the_last_say_that_they_have_no_usage() -> None:
+    quoting = SAID % '\\"usage\\":'
+    run = "".join(LLAMA % (SAID % text, 1, "") for text in "bcd")
+    last = LLAMA % ("", 2, ',"usage":{"prompt_tokens":1,"completion_tokens":5}')
+    told = forwarded(LLAMA % (quoting, 1, ""), LLAMA % (SAID % "a", 1, ""), run, last)
+    assert [chunk["usage"] for chunk in told[:-1]] == [None] * 6  # one of them of ours: how it ended
+    assert told[-1]["usage"]["completion_tokens"] == 5
+    assert {chunk["model"] for chunk in told} == {"public"}
+
+
+def test_frames_that_end_in_another_way_say_so_too() -> None:
+    (chunk,) = forwarded((LLAMA % (SAID % "a", 1, "")).replace("\n", "\r\n"))[:1]
+    assert (chunk["usage"], chunk["choices"][0]["text"]) == (None, "a")
+
+
+def test_who_did_not_ask_for_usage_is_told_of_none() -> None:
+    assert all("usage" not in chunk for chunk in forwarded(LLAMA % (SAID % "a", 1, ""), include_usage=False))
+
+
+def test_a_bare_completion_has_an_id_of_its_kind() -> None:
+    told = forwarded(*(LLAMA % (SAID % text, at, "") for at, text in enumerate("ab")), LLAMA % ("", 3, ',"usage":{}'))
+    assert [(chunk["id"], chunk["created"]) for chunk in told] == [("cmpl-x", 0)] * 4
+    assert [chunk["id"] for chunk in forwarded(LLAMA.replace("chatcmpl", "cmpl") % (SAID % "a", 1, ""))][:1] == [
+        "cmpl-x"
+    ]

@@ -29,7 +29,12 @@ from drivetrain.types import (
     ToolCallStart,
 )
 
+COMPLETION = "text_completion"
 _END = b"\n\n"
+_USAGE = b'"usage"'
+_LAST = b"}\n\n"  # of a frame; in a text, line breaks are escaped
+_NO_USAGE = b',"usage":null}\n\n'
+_CHAT_ID = b'"chatcmpl-'  # llama.cpp's, of bare completions too
 _encode = msgspec.json.Encoder().encode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _string = msgspec.json.Decoder(str).decode
@@ -59,6 +64,8 @@ class Frames:
     def forward(self, raw: bytes) -> bytes:
         """An engine's frame under the public name of the model, and with one time of creation in all frames (llama.cpp
         writes the current time into each). Or a run of frames that differ in their texts only."""
+        if self._include_usage and raw.find(_USAGE) < 0:  # in a text, its quotes are escaped
+            raw = _without_usage(raw)
         if self._agree:
             return raw if raw.find(self._theirs) >= 0 else self._learn(raw)  # `in` makes an exception, and drops it
         renamed = raw.replace(self._theirs, self._ours)
@@ -71,17 +78,22 @@ class Frames:
         members = _object(raw)
         if not self.begun:
             self.begun, self._head = True, b""
-            self._id = bytes(members.get("id", self._id))
+            self._id = self._own_id(bytes(members.get("id", self._id)))
             self._created = bytes(members.get("created", self._created))
         ours = {"created": self._created, "model": self._model}
         ours = {name: value for name, value in ours.items() if name in members}
-        for wanted in (ours, {name: value for name, value in ours.items() if name == "model"}):
+        if "id" in members and (own_id := self._own_id(theirs := bytes(members["id"]))) != theirs:
+            ours["id"] = own_id
+        for wanted in (ours, {name: value for name, value in ours.items() if name != "created"}):
             stretch = _stretch(raw, members, wanted)
             if stretch is not None:
                 self._theirs, self._ours = stretch
                 self._agree = self._theirs == self._ours
                 return raw.replace(self._theirs, self._ours)
         return sse.frame(_encode({**members, **{name: Raw(value) for name, value in ours.items()}})) if ours else raw
+
+    def _own_id(self, theirs: bytes) -> bytes:
+        return theirs.replace(_CHAT_ID, b'"cmpl-', 1) if self._object == COMPLETION else theirs
 
     def choice(self, index: int, body: bytes) -> bytes:
         """A frame of ours with one choice; `body` holds its members but for the index."""
@@ -95,6 +107,14 @@ class Frames:
             return usage.priced(self.forward(done.raw), done.usage) + sse.DONE
         members = {**done.extra, "choices": [], "usage": usage.encode(done.usage)}
         return self._begin() + b"," + _encode(members)[1:] + b"\n\n" + sse.DONE
+
+
+def _without_usage(raw: bytes) -> bytes:
+    """Frames that tell no usage, saying so: to a caller who asked for it, none may be silent."""
+    if raw.endswith(_LAST):
+        return raw.replace(_LAST, _NO_USAGE)
+    members = _object(raw)
+    return sse.frame(_encode({**members, "usage": None})) if members else raw
 
 
 def _object(raw: bytes) -> Mapping[str, Raw]:
@@ -261,7 +281,7 @@ class CompletionReply:
         self._id = f"cmpl-{id}"
         self._created_s = int(created_s)
         self._model = request.model
-        self._frames = Frames(request, id=self._id, object="text_completion", created_s=created_s)
+        self._frames = Frames(request, id=self._id, object=COMPLETION, created_s=created_s)
         self._forward = self._frames.forward
         self._offsets: dict[int, int] = {}  # choice → characters so far
 
@@ -308,7 +328,7 @@ class CompletionReply:
             {
                 **response.extra,
                 "id": self._id,
-                "object": "text_completion",
+                "object": COMPLETION,
                 "created": self._created_s,
                 "model": self._model,
                 "choices": choices,
