@@ -164,6 +164,24 @@ async def test_logprobs_without_alternatives_are_those_of_the_answer_alone(clien
     assert bare.choices[0].logprobs.top_logprobs == [{}] * 8
 
 
+async def test_logprobs_of_a_prompt_are_refused(client: AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="no log-probabilities of a prompt") as caught:
+        await client.completions.create(prompt="Monday,", logprobs=1, echo=True, **GREEDY)
+    assert (caught.value.code, caught.value.param) == ("unsupported", "logprobs")
+
+
+@pytest.mark.parametrize(("echo", "text"), [(False, ""), (True, "Monday,")])
+async def test_a_bare_completion_of_no_token_is_empty(client: AsyncOpenAI, echo: bool, text: str) -> None:
+    asked = {**GREEDY, "prompt": "Monday,", "max_tokens": 0, "echo": echo}
+    answer = await client.completions.create(**asked)
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == (text, "length")
+    assert answer.usage
+    assert answer.usage.prompt_tokens > 0
+    assert answer.usage.completion_tokens == 0
+    stream = await client.completions.create(**asked, stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in stream if chunk.choices]) == text
+
+
 async def test_logprobs_stream_too(client: AsyncOpenAI) -> None:
     stream = await client.chat.completions.create(messages=ASK, logprobs=True, stream=True, **GREEDY)
     chunks = [chunk async for chunk in stream]

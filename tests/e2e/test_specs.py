@@ -143,7 +143,10 @@ OPENAI_TABLE = [
     Asked("a wrong verb", CHAT, status=405, method="get"),
     *both("a completion", COMPLETIONS, {**SHORT, "prompt": "Monday,"}),
     *both("log probabilities", COMPLETIONS, {**SHORT, "prompt": "Monday,", "logprobs": 2}),
-    *both("an echo", COMPLETIONS, {**SHORT, "prompt": "Monday,", "echo": True, "logprobs": 1}),
+    *both("an echo", COMPLETIONS, {**SHORT, "prompt": "Monday,", "echo": True}),
+    Asked(
+        "an echo with log probabilities", COMPLETIONS, {**SHORT, "prompt": "x", "echo": True, "logprobs": 1}, status=400
+    ),
     *both("two prompts", COMPLETIONS, {**SHORT, "prompt": ["Monday,", "One,"]}),
     *both("tokens", COMPLETIONS, {**SHORT, "prompt": [19, 20, 21]}),
     *both("two choices", COMPLETIONS, {**SHORT, "prompt": "Monday,", "n": 2}),

@@ -19,6 +19,7 @@ from drivetrain.gguf import Array, Gguf, Metadata
 from drivetrain.types import (
     ChoiceFinished,
     Completion,
+    Event,
     Finished,
     Message,
     ModelSpec,
@@ -260,6 +261,21 @@ def test_one_choice_of_one_prompt_goes_as_it_is() -> None:
     assert not choices.several(Request(model="m"))
     assert not choices.several(Request(model="m", completion=Completion(prompts=("a",))))
     assert choices.several(Request(model="m", sampling=Sampling(n=2)))
+
+
+def test_of_no_token_is_asked_for_as_one_and_told_as_none() -> None:
+    body = {"model": "m", "prompt": "a", "max_tokens": 0, "stream": True}
+    request = openai.COMPLETIONS.decode_request(json.dumps(body).encode())
+    assert choices.several(request)
+    (single,) = choices.singles(request)
+    assert json.loads(openai.COMPLETIONS.encode_request(single))["max_tokens"] == 1
+    assert not choices.several(single)
+    told: list[Event] = [
+        TextDelta(text="a", raw=b"x"),
+        ChoiceFinished(reason="stop"),
+        Finished(usage=Usage(prompt=3, completion=1)),
+    ]
+    assert choices.silent(told) == [ChoiceFinished(reason="length"), Finished(usage=Usage(prompt=3))]
 
 
 def test_events_are_renumbered_and_lose_frames_that_say_otherwise() -> None:

@@ -62,6 +62,7 @@ class LlamaCpp:
         spec = self._host.lookup(request.model)
         _refuse_what_it_cannot_see(spec, request)
         _refuse_to_fill_in(spec, request)
+        _refuse_to_weigh_the_prompt(request)
         with self._fleet.lease(request.model, request.options, request.keep_alive_s) as lease:
             while (running := await lease.step()) is None:
                 yield (Progress(stage="queued" if lease.queued else "loading", fraction=lease.fraction),)
@@ -140,6 +141,8 @@ async def _one_by_one(running: Running, request: Request) -> AsyncGenerator[Sequ
         before = await _echo(running, request, single)
         async with aclosing(_events(running, single)) as batches:
             async for events in batches:
+                if request.sampling.max_tokens == 0:
+                    events = choices.silent(events)
                 ends += [event for event in events if isinstance(event, Finished)]
                 numbered = choices.numbered(events, index)
                 yield [TextDelta(index=index, text=before), *numbered] if before and numbered else numbered
@@ -202,6 +205,14 @@ def _refuse_what_it_cannot_see(spec: ModelSpec, request: Request) -> None:
 def _refuse_to_fill_in(spec: ModelSpec, request: Request) -> None:
     if request.completion is not None and request.completion.suffix and "insert" not in spec.model.capabilities:
         raise Unsupported(f'"{spec.id}" does not support insert', param="suffix")
+
+
+def _refuse_to_weigh_the_prompt(request: Request) -> None:
+    completion = request.completion
+    if completion is not None and completion.echo and completion.logprobs is not None:
+        raise Unsupported(
+            "the embedded engine has no log-probabilities of a prompt; leave out 'echo' or 'logprobs'", param="logprobs"
+        )
 
 
 def _refuse_what_it_cannot_do(running: Running) -> None:

@@ -2,7 +2,8 @@
 
 llama.cpp counts the tokens of each choice and each prompt on its own, and takes no more choices than it has slots. So
 they are asked for one after another; a prompt that they share is computed once, for its slot keeps it. A prompt that is
-to be repeated before its answer goes this way too: llama.cpp does not know how.
+to be repeated before its answer goes this way too: llama.cpp does not know how. And so does a request for no token,
+of which llama.cpp makes one.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,12 +12,13 @@ from msgspec import Raw
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from drivetrain.types import Event, Finished, Opaque, Request, Timings, Usage
+from drivetrain.types import ChoiceFinished, Event, Finished, Opaque, Request, Timings, Usage
 
 
 def several(request: Request) -> bool:
-    completion = request.completion
-    return request.sampling.n > 1 or (completion is not None and (len(completion.prompts) > 1 or completion.echo))
+    completion, sampling = request.completion, request.sampling
+    bare = completion is not None and (len(completion.prompts) > 1 or completion.echo)
+    return sampling.n > 1 or sampling.max_tokens == 0 or bare
 
 
 def singles(request: Request) -> Iterator[Request]:
@@ -31,6 +33,10 @@ def _single(request: Request, prompt: str | tuple[int, ...] | None, number: int)
     seed = request.sampling.seed
     own_seed = None if seed is None else seed + number
     fields = {"n": Raw(b"1")}
+    limit = request.sampling.max_tokens
+    if limit == 0:
+        limit = 1
+        fields |= dict.fromkeys(("max_tokens", "n_predict"), Raw(b"1"))
     if own_seed is not None:
         fields["seed"] = Raw(encode(own_seed))
     completion = request.completion
@@ -41,13 +47,24 @@ def _single(request: Request, prompt: str | tuple[int, ...] | None, number: int)
     if source is not None:
         kept = {name: value for name, value in source.fields.items() if name not in ("best_of", "echo")}
         source = replace(source, fields=kept | fields)
-    sampling = replace(request.sampling, n=1, seed=own_seed)
+    sampling = replace(request.sampling, n=1, seed=own_seed, max_tokens=limit)
     return replace(request, sampling=sampling, completion=completion, source=source)
 
 
 def numbered(events: Iterable[Event], index: int) -> list[Event]:
     """The events of one choice, under its index; frames that said another one are left behind."""
     return [replace(event, index=index, raw=None) for event in events if not isinstance(event, Opaque | Finished)]
+
+
+def silent(events: Iterable[Event]) -> list[Event]:
+    """The events of an answer of one token, as of one of none."""
+    kept: list[Event] = []
+    for event in events:
+        if isinstance(event, ChoiceFinished):
+            kept.append(replace(event, reason="length", stop_sequence=None, raw=None))
+        elif isinstance(event, Finished):
+            kept.append(replace(event, usage=replace(event.usage, completion=0, reasoning=0), raw=None))
+    return kept
 
 
 def total(ends: Sequence[Finished], choices_per_prompt: int) -> Finished:
