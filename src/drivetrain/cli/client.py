@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -24,6 +25,7 @@ _LOOK_S = 0.02
 _SERVER = "DRIVETRAIN_SERVER__"  # how variables begin that configure an address
 _ANSWER_LIMIT_BYTES = 64 * 2**20
 _CHUNK_BYTES = 2**20
+_NOT_FOUND = re.compile(r"\bmodel\b.*\bnot found\b")
 
 # A private server is for this command alone, whatever the configuration says of the public one.
 PRIVATE: Mapping[str, str] = {
@@ -131,8 +133,15 @@ def _frame(line: bytes) -> dict[str, Any]:
     if not isinstance(frame, dict):
         raise Failure("the server sent a line that is not a JSON object")
     if "error" in frame:
-        raise Failure(_said(frame["error"]))
+        raise _kind(frame["error"])(_said(frame["error"]))
     return frame
+
+
+def _kind(error: Any) -> type[Failure]:
+    """An error inside a stream has no status: OpenAI's has a code, Ollama's the words that clients match on."""
+    if isinstance(error, str):
+        return Missing if _NOT_FOUND.search(error) else Failure
+    return Missing if str(error.get("code", "")).endswith("not_found") else Failure
 
 
 async def lines(data: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

@@ -14,7 +14,7 @@ EXIT_CODES: Mapping[int, str] = {
     OK: "done",
     FAILED: "it failed; one line on standard error tells why",
     MISUSED: "wrong usage, or a configuration that cannot be used",
-    MISSING: "the model, or what else was named, was not found",
+    MISSING: "the model, the path, or what else was named, was not found",
     UNREACHABLE: "no server answers, and none could be started",
     INTERRUPTED: "interrupted with Ctrl-C",
 }
@@ -99,6 +99,27 @@ def command(name: str | None = None, **attributes: Any) -> Callable[[Callable[..
         )
 
     return decorate
+
+
+class Existing(click.Path):
+    """A path on this machine. One that is not there is what was named and not found: exit code 3."""
+
+    def __init__(self, *, dir_okay: bool = False) -> None:
+        super().__init__(exists=True, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not Path(value).exists():
+            raise Missing(f"there is no file {'or folder ' if self.dir_okay else ''}{str(value)!r}")
+        return super().convert(value, param, ctx)
+
+
+def checked_keep_alive(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """A callback: what is no length of time is wrong usage."""
+    if value is not None:
+        from drivetrain.cli.options import check_keep_alive  # the dialect is loaded for those who say it
+
+        check_keep_alive(value)
+    return value
 
 
 class Leading(click.Group):

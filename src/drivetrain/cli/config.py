@@ -16,10 +16,11 @@ from drivetrain import config as configuration
 from drivetrain import engines
 from drivetrain.cli import earlier, output
 from drivetrain.cli.client import process_of
-from drivetrain.cli.command import Call, Missing, command, shared_options
+from drivetrain.cli.command import Call, Existing, Missing, command, shared_options
 from drivetrain.cli.moments import iso, shown
 from drivetrain.cli.office import actor, opened
-from drivetrain.config import ConfigError
+from drivetrain.config import ConfigError, Problem
+from drivetrain.config.problems import dotted
 from drivetrain.errors import NotFound
 from drivetrain.store import ConfigRevision, Store
 
@@ -29,7 +30,7 @@ def _resolve(call: Call, file: Path | None) -> configuration.Resolved:
     return configuration.resolve(path, call.environ, kinds=engines.kinds())
 
 
-_FILE = click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+_FILE = click.argument("file", required=False, type=Existing())
 
 
 @command()
@@ -37,12 +38,19 @@ _FILE = click.argument("file", required=False, type=click.Path(exists=True, dir_
 def check(call: Call, file: Path | None) -> None:
     """Tell whether a configuration can be used.
 
-    FILE is drivetrain.yaml in the home if not given. Every problem is listed with its line.
+    FILE is drivetrain.yaml in the home if not given. Every problem is listed with its line; with --json on standard
+    output, too.
     """
-    resolved = _resolve(call, file)
+    where = file or configuration.find(call.home)
+    try:
+        resolved = _resolve(call, file)
+    except ConfigError as error:
+        if call.json:
+            problems = [_told(problem) for problem in error.problems]
+            output.emit({"valid": False, "file": str(where) if where else None, "problems": problems})
+        raise
     for warning in resolved.warnings:
         click.echo(f"Warning: {warning}", err=True)
-    where = file or configuration.find(call.home)
     if call.json:
         output.emit({"valid": True, "file": str(where) if where else None, "warnings": list(resolved.warnings)})
     else:
@@ -128,6 +136,13 @@ config = click.Group(
     params=shared_options(),
     help="Check and show the configuration.",
 )
+
+
+def _told(problem: Problem) -> Mapping[str, Any]:
+    """For programs. Line and column are null where it stands in no file: in a variable, or nowhere."""
+    place = problem.place
+    position = {"line": place.line or None, "column": place.column or None}
+    return {"source": place.source, **position, "path": dotted(problem.path), "message": problem.message}
 
 
 def _rows(shown: Mapping[str, Any], origins: Mapping[str, str]) -> list[tuple[str, str, str]]:

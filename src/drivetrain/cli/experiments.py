@@ -1,12 +1,13 @@
 """`drivetrain experiments`: several versions of a model at once, and which one does better."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from drivetrain.cli import output
-from drivetrain.cli.command import Call, Misused, command, shared_options
+from drivetrain.cli.command import Call, Existing, Misused, command, shared_options
 from drivetrain.cli.completion import model_names
 from drivetrain.cli.office import office, told
 from drivetrain.cli.plans import from_file, known_model
@@ -17,10 +18,8 @@ from drivetrain.cli.rollouts import listed, mover, removed, showed
 @click.argument("model", shell_complete=model_names)
 @click.option("--prompt", "prompts", metavar="NAME@VERSION", multiple=True, help="An arm with this prompt.")
 @click.option("--shares", help="Of the baseline, then of each arm: 50,50. [default: equal]")
-@click.option(
-    "--file", "path", type=click.Path(exists=True, dir_okay=False), help="All of it as YAML, as the API has it."
-)
-def create(call: Call, model: str, prompts: Sequence[str], shares: str | None, path: str | None) -> None:
+@click.option("--file", "path", type=Existing(), help="All of it as YAML, as the API has it.")
+def create(call: Call, model: str, prompts: Sequence[str], shares: str | None, path: Path | None) -> None:
     """Begin an experiment.
 
     Each caller of MODEL gets one arm, and keeps it. Arms that differ in more than their prompt are written in a file.

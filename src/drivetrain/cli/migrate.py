@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from drivetrain.cli import output
-from drivetrain.cli.command import FAILED, Call, Failure, Missing, Misused, command, shared_options
+from drivetrain.cli.command import FAILED, Call, Existing, Failure, Missing, Misused, command, shared_options
 from drivetrain.cli.migrating import comparing, planning
 from drivetrain.cli.migrating.comparing import Comparison, Kind
 from drivetrain.cli.migrating.judging import WORDS, Judged, verdict_of
@@ -179,9 +179,7 @@ def _make(at: Office, found: Survey, going: Sequence[Judged], **how: Mapping[str
 @_between(required=False)
 @_SINCE
 @click.option("--model", "models", multiple=True, help="This public name alone; may be given several times.")
-@click.option(
-    "--prompts", "path", type=click.Path(exists=True, dir_okay=False), help="Prompts to ask, one a line, instead."
-)
+@click.option("--prompts", "path", type=Existing(), help="Prompts to ask, one a line, instead.")
 @click.option("--count", type=click.IntRange(1), default=20, show_default=True, help="Of kept requests, at most.")
 @click.option("--concurrency", type=click.IntRange(1), default=2, show_default=True, help="Requests at once.")
 @click.option("--tokens", type=click.IntRange(1), default=64, show_default=True, help="Of each answer, at most.")

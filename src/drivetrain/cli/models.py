@@ -10,7 +10,7 @@ import click
 
 from drivetrain.cli import output
 from drivetrain.cli.client import Server, connect
-from drivetrain.cli.command import Call, Failure, Missing, Misused, command
+from drivetrain.cli.command import Call, Existing, Failure, Missing, Misused, command
 from drivetrain.cli.completion import model_names
 
 
@@ -37,19 +37,15 @@ def pull(call: Call, models: tuple[str, ...], name: str | None, insecure: bool) 
     """
     if name and len(models) > 1:
         raise Misused(f"--name names one model, and there are {len(models)}; pull them one by one")
-    sources = [_source(model) for model in models]
-    if name:
-        asyncio.run(_pull(call, "/v1/models", [{"pull": sources[0], "name": name, "stream": True}]))
-    else:
-        bodies = [{"model": source, "insecure": insecure, "stream": True} for source in sources]
-        asyncio.run(_pull(call, "/api/pull", bodies))
+    said = {"stream": True} | ({"name": name} if name else {}) | ({"insecure": True} if insecure else {})
+    asyncio.run(_pull(call, [{"pull": _source(model), **said} for model in models]))
 
 
-async def _pull(call: Call, path: str, bodies: Sequence[Mapping[str, Any]]) -> None:
+async def _pull(call: Call, bodies: Sequence[Mapping[str, Any]]) -> None:
     async with connect(call) as server:
         for body in bodies:
             with output.progress(as_json=call.json) as shown:
-                await watch(server, path, body, shown)
+                await watch(server, "/v1/models", body, shown)
 
 
 def _source(model: str) -> str:
@@ -141,7 +137,7 @@ async def _cp(call: Call, source: str, destination: str) -> None:
 
 
 @command("import")
-@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.argument("path", type=Existing(dir_okay=True))
 @click.option("--name", required=True, metavar="ID", help="The model's name in the library.")
 @click.option("--link", is_flag=True, help="Use the files where they are, rather than a copy.")
 def import_(call: Call, path: Path, name: str, link: bool) -> None:

@@ -1,11 +1,11 @@
-"""Parameters as they are typed: `temperature 0.2`, `stop "###"`."""
+"""Parameters as they are typed: `temperature 0.2`, `stop "###"`; and how long a model stays."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from drivetrain.cli.command import Misused
 from drivetrain.config.problems import suggestion
-from drivetrain.dialects.ollama import options
+from drivetrain.dialects.ollama import durations, options
 from drivetrain.errors import BadRequest
 
 
@@ -19,3 +19,11 @@ def parameter(name: str, words: Sequence[str]) -> tuple[str, Any]:
         return name, options.parameter(name, " ".join(words))
     except BadRequest as error:
         raise Misused(error.message) from error
+
+
+def check_keep_alive(text: str) -> None:
+    """Raises `Misused` for what is no length of time."""
+    try:
+        durations.keep_alive_s(text)
+    except BadRequest as error:
+        raise Misused(f"a model stays for a time such as 10m, for 0, or for ever with -1; got {text!r}") from error

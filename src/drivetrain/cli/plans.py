@@ -44,9 +44,9 @@ PAIRS = Pair()
 GUARDS = Guard()
 
 
-def from_file(path: str) -> dict[str, Any]:
+def from_file(path: Path) -> dict[str, Any]:
     """What a file says of a rollout. Raises `Misused` for what is no mapping."""
-    found = document.parse(Path(path).read_text("utf-8"), path).data
+    found = document.parse(path.read_text("utf-8"), str(path)).data
     if not isinstance(found, dict):
         raise Misused(f"{path} holds no mapping with arms, stages, guards, …")
     return found

@@ -4,12 +4,13 @@ They are kept in the store: each command works whether a server runs or not, and
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from drivetrain.cli import output
-from drivetrain.cli.command import Call, Misused, command, shared_options
+from drivetrain.cli.command import Call, Existing, Misused, command, shared_options
 from drivetrain.cli.completion import model_names
 from drivetrain.cli.moments import LENGTH, shown
 from drivetrain.cli.office import office, told
@@ -35,10 +36,8 @@ SHADOW = "shadow"
 @click.option("--guard", "guards", type=GUARDS, multiple=True, help="errors=0.02, first_token=1.5, cost=none, …")
 @click.option("--shadow-usd", type=click.FloatRange(0, min_open=True), help="What copies may cost. [default: 10]")
 @click.option("--compare", type=click.Choice(["exact", "similarity", "json"]), help="How answers of copies compare.")
-@click.option(
-    "--file", "path", type=click.Path(exists=True, dir_okay=False), help="All of it as YAML, as the API has it."
-)
-def create(call: Call, model: str, path: str | None, **given: Any) -> None:
+@click.option("--file", "path", type=Existing(), help="All of it as YAML, as the API has it.")
+def create(call: Call, model: str, path: Path | None, **given: Any) -> None:
     """Begin a rollout.
 
     Callers of MODEL go over to what is new stage by stage; each stays where it is. What is worse than what was there,

@@ -12,11 +12,10 @@ import click
 from drivetrain.cli import output
 from drivetrain.cli.chat import Answer, Conversation, ask
 from drivetrain.cli.client import connect
-from drivetrain.cli.command import Call, Misused, command
+from drivetrain.cli.command import Call, Existing, Misused, checked_keep_alive, command
 from drivetrain.cli.completion import model_names
 
 _LEVELS = ("low", "medium", "high", "max")
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @command()
@@ -31,11 +30,16 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--image",
     "images",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=Existing(),
     multiple=True,
     help="A picture to look at.",
 )
-@click.option("--keepalive", metavar="DURATION", help="How long the model stays in memory: `10m`, `0`, `-1` for ever.")
+@click.option(
+    "--keepalive",
+    metavar="DURATION",
+    callback=checked_keep_alive,
+    help="How long the model stays in memory: `10m`, `0`, `-1` for ever.",
+)
 @click.option("--verbose", is_flag=True, help="Show how long it took.")
 def run(call: Call, model: str, prompt: tuple[str, ...], images: tuple[Path, ...], **given: Any) -> None:
     """Chat with a model, or answer one prompt.

@@ -8,7 +8,7 @@ import click
 
 from drivetrain.cli import output
 from drivetrain.cli.client import connect, model_path, running
-from drivetrain.cli.command import Call, command
+from drivetrain.cli.command import Call, checked_keep_alive, command
 from drivetrain.cli.completion import model_names
 
 
@@ -62,7 +62,12 @@ def _processor(total: int, on_gpu: int) -> str:
 
 @command()
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=model_names)
-@click.option("--keep-alive", metavar="TIME", help="How long they stay when idle, such as 30m; -1: for ever.")
+@click.option(
+    "--keep-alive",
+    metavar="TIME",
+    callback=checked_keep_alive,
+    help="How long they stay when idle, such as 30m; -1: for ever.",
+)
 def load(call: Call, models: tuple[str, ...], keep_alive: str | None) -> None:
     """Bring models into memory.
 

@@ -9,7 +9,7 @@ import msgspec
 
 from drivetrain.cli import output, timeline
 from drivetrain.cli.amounts import dollars
-from drivetrain.cli.command import Call, Leading, Missing, Misused, command, shared_options
+from drivetrain.cli.command import Call, Existing, Leading, Missing, Misused, command, shared_options
 from drivetrain.cli.moments import iso
 from drivetrain.cli.office import Office, office, told
 from drivetrain.engines.expertstream import trace as traces
@@ -52,7 +52,7 @@ def show(call: Call, request_id: str, bodies: bool) -> None:
 
 
 @command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=Existing())
 @click.option(
     "--budget", "budgets", multiple=True, help="Room for so many experts, or a share of all: 25%. Repeatable."
 )

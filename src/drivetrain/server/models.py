@@ -27,6 +27,7 @@ class NewModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     name: str | None = None
     link: bool = False  # with `import`: refer to the file where it is
     stream: bool = False  # with `pull`: tell how it goes, line by line
+    insecure: bool = False  # with `pull`: from a registry without TLS, or with an unknown certificate
 
 
 class Hint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,7 +76,7 @@ class Models:
         try:
             wanted = msgspec.json.decode(await exchange.body(), type=NewModel)
         except msgspec.DecodeError as error:
-            raise BadRequest(f"expected {{import, name, link}} or {{pull, name, stream}}: {error}") from error
+            raise BadRequest(f"expected {{import, name, link}} or {{pull, name, stream, insecure}}: {error}") from error
         if wanted.import_path is not None and wanted.pull is None:
             check_local(exchange.who, wanted.import_path)
             path = Path(wanted.import_path)
@@ -83,13 +84,13 @@ class Models:
             spec = await self._library.add(path, wanted.name or path.stem, link=wanted.link)
             name = spec.id
         elif wanted.pull is not None and wanted.import_path is None:
-            check_source(exchange.who, wanted.pull, name=wanted.name)
-            statuses = self._library.pull(wanted.pull, name=wanted.name)
+            check_source(exchange.who, wanted.pull, name=wanted.name, insecure=wanted.insecure)
+            statuses = self._library.pull(wanted.pull, name=wanted.name, insecure=wanted.insecure)
             if wanted.stream:
                 await errand.told(exchange, statuses, openai.encode_error)
                 return
             await errand.done(statuses)
-            name = wanted.name or sources.parse(wanted.pull).id
+            name = wanted.name or sources.parse(wanted.pull, insecure=wanted.insecure).id
         else:
             raise BadRequest("give either `import`, a path on the server's machine, or `pull`, a source")
         await exchange.respond(201, openai.encode_model(self._gateway.catalog.describe(name)))

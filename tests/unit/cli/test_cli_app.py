@@ -105,6 +105,22 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert f"Error: {message}" == said.err.strip().removesuffix(" (see `drivetrain completion --help`)")
 
 
+@pytest.mark.parametrize("words", [["run", "m", "--keepalive", "zork"], ["load", "m", "--keep-alive", "zork"]])
+def test_a_time_that_is_none_is_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    said = "Error: a model stays for a time such as 10m, for 0, or for ever with -1; got 'zork'\n"
+    assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["config", "check", "/no.yaml"], ["run", "m", "--image", "/no.png"], ["import", "/no.gguf", "--name", "n"]],
+)
+def test_a_path_that_is_not_there_is_not_found(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 3
+    assert capsys.readouterr().err.startswith("Error: there is no file ")
+
+
 def test_ls_is_list() -> None:
     context = click.Context(app)
     assert app.get_command(context, "list") is app.get_command(context, "ls")

@@ -35,6 +35,18 @@ def test_check_lists_every_problem(drivetrain: Terminal, file: Path) -> None:
     )
 
 
+def test_check_tells_problems_to_programs_as_well(drivetrain: Terminal, file: Path) -> None:
+    file.write_text("server: {port: x}\n")
+    outcome = drivetrain("config", "check", "--json")
+    wrong = "expected an integer from 0 to 65535, got 'x'"
+    assert outcome.json == {
+        "valid": False,
+        "file": str(file),
+        "problems": [{"source": str(file), "line": 1, "column": 16, "path": "server.port", "message": wrong}],
+    }
+    assert (outcome.code, outcome.err) == (2, f"Error: {file}:1:16: server.port: {wrong}\n")
+
+
 def test_check_knows_the_kinds_that_are_installed(drivetrain: Terminal, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text("engines: {e: {kind: opnai}}")

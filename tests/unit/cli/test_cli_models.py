@@ -2,6 +2,9 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.unit.cli.kit import Play, Terminal
 
@@ -35,10 +38,10 @@ def test_list_in_json_is_what_the_api_answers(drivetrain: Terminal, play: Play) 
 
 
 def test_pull_tells_each_status_once_and_each_tenth_of_a_transfer(drivetrain: Terminal, play: Play) -> None:
-    server = play({"POST /api/pull": (200, PULLED)})
+    server = play({"POST /v1/models": (200, PULLED)})
     outcome = drivetrain("pull", "smollm2:135m")
 
-    assert server.asked == [("POST /api/pull", {"model": "smollm2:135m", "insecure": False, "stream": True})]
+    assert server.asked == [("POST /v1/models", {"pull": "smollm2:135m", "stream": True})]
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err.splitlines() == [
         "pulling manifest",
@@ -50,7 +53,7 @@ def test_pull_tells_each_status_once_and_each_tenth_of_a_transfer(drivetrain: Te
 
 
 def test_pull_in_json_is_a_line_for_each_frame(drivetrain: Terminal, play: Play) -> None:
-    play({"POST /api/pull": (200, PULLED)})
+    play({"POST /v1/models": (200, PULLED)})
     outcome = drivetrain("pull", "a", "--json")
 
     assert (len(PULLED), "") == (len(outcome.out.splitlines()), outcome.err)
@@ -60,18 +63,18 @@ def test_pull_in_json_is_a_line_for_each_frame(drivetrain: Terminal, play: Play)
 def test_pull_under_another_name(drivetrain: Terminal, play: Play) -> None:
     server = play({"POST /v1/models": (200, PULLED)})
     assert drivetrain("pull", "https://x/y.gguf", "--name", "mine").code == 0
-    assert server.asked == [("POST /v1/models", {"pull": "https://x/y.gguf", "name": "mine", "stream": True})]
+    assert server.asked == [("POST /v1/models", {"pull": "https://x/y.gguf", "stream": True, "name": "mine"})]
     assert drivetrain("pull", "a", "b", "--name", "mine").code == 2
 
 
 def test_pull_of_a_path_means_the_path_here(drivetrain: Terminal, play: Play) -> None:
-    server = play({"POST /api/pull": (200, PULLED)})
+    server = play({"POST /v1/models": (200, PULLED)})
     drivetrain("pull", "./x.gguf")
-    assert str(Path("x.gguf").absolute()) == server.asked[0][1]["model"]
+    assert str(Path("x.gguf").absolute()) == server.asked[0][1]["pull"]
 
 
 def test_a_pull_that_breaks_off_is_a_failure(drivetrain: Terminal, play: Play) -> None:
-    play({"POST /api/pull": (200, PULLED[:2])})
+    play({"POST /v1/models": (200, PULLED[:2])})
     outcome = drivetrain("pull", "a")
     assert (
         outcome.code,
@@ -80,9 +83,31 @@ def test_a_pull_that_breaks_off_is_a_failure(drivetrain: Terminal, play: Play) -
 
 
 def test_an_error_inside_a_stream_is_a_failure(drivetrain: Terminal, play: Play) -> None:
-    play({"POST /api/pull": (200, [*PULLED[:1], {"error": "disk full"}])})
+    play({"POST /v1/models": (200, [*PULLED[:1], {"error": "disk full"}])})
     outcome = drivetrain("pull", "a")
     assert (outcome.code, outcome.err.splitlines()[-1]) == (1, "Error: disk full")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ({"message": "/nowhere.gguf does not exist", "code": "not_found"}, 3),
+        ({"message": "there is none", "code": "model_not_found"}, 3),
+        ({"message": "no room", "code": "storage_full"}, 1),
+        ("pull model manifest: file does not exist (model not found)", 3),
+    ],
+)
+def test_what_is_not_found_inside_a_stream_is_so_for_the_command(
+    drivetrain: Terminal, play: Play, error: Any, code: int
+) -> None:
+    play({"POST /v1/models": (200, [*PULLED[:1], {"error": error}])})
+    assert drivetrain("pull", "a").code == code
+
+
+def test_pull_from_a_registry_without_tls(drivetrain: Terminal, play: Play) -> None:
+    server = play({"POST /v1/models": (200, PULLED)})
+    assert drivetrain("pull", "http://x/t/m", "--insecure").code == 0
+    assert server.asked == [("POST /v1/models", {"pull": "http://x/t/m", "stream": True, "insecure": True})]
 
 
 def test_rm_deletes_what_is_there_and_tells_what_is_not(drivetrain: Terminal, play: Play) -> None:
@@ -119,7 +144,7 @@ def test_cp_and_import_and_push(drivetrain: Terminal, play: Play, tmp_path: Path
 
 def test_import_refuses_a_path_that_is_not_there(drivetrain: Terminal) -> None:
     outcome = drivetrain("import", "/nowhere/x.gguf", "--name", "mine")
-    assert (outcome.code, len(outcome.err.splitlines())) == (2, 1)
+    assert outcome == (3, "", "Error: there is no file or folder '/nowhere/x.gguf'\n")
 
 
 def test_show_fits_a_screen(drivetrain: Terminal, play: Play) -> None:

@@ -56,7 +56,7 @@ def test_times_are_told_from_now(moment: str, shown: str) -> None:
 def test_a_terminal_shows_bars(drivetrain: Terminal, play: Play) -> None:
     transfer = {"status": "pulling abc", "digest": "sha256:abc", "total": 2_000_000}
     frames = [transfer | {"completed": 1_000_000}, transfer | {"completed": 2_000_000}, {"status": "success"}]
-    play({"POST /api/pull": (200, [{"status": "pulling manifest"}, *frames])})
+    play({"POST /v1/models": (200, [{"status": "pulling manifest"}, *frames])})
     with Screen([sys.executable, "-c", RUN, "pull", "m", "--home", str(drivetrain.home)], os.environ) as screen:
         screen.wait_for("pulling manifest")
         screen.wait_for("success")
