@@ -53,6 +53,24 @@ async def test_a_parameter_that_no_request_could_use_is_not_kept(client: httpx2.
     assert "parameters.temperature" not in kept
 
 
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"import": "/nowhere.gguf", "name": "x"}, "import"),
+        ({"import": "/nowhere.gguf", "name": "a//b"}, "name"),
+        ({"import": "/nowhere/\\.gguf"}, "import"),
+        ({"pull": MODEL, "name": "a//b"}, "name"),
+        ({"pull": "/nowhere.gguf", "name": "x"}, "pull"),
+        ({"pull": "not a source"}, "pull"),
+        ({"pull": "not a source", "stream": True}, "pull"),
+        ({"pull": "/nowhere.gguf", "stream": True}, "pull"),
+    ],
+)
+async def test_an_error_names_the_member_that_was_sent(client: httpx2.AsyncClient, body: Any, param: str) -> None:
+    answer = await client.post("/v1/models", json=body)
+    assert lines(answer)[-1]["error"]["param"] == param
+
+
 @pytest.mark.parametrize("body", [{}, {"pull": MODEL, "import": "/x.gguf"}, {"pull": MODEL, "nam": "typo"}, []])
 async def test_a_body_that_means_nothing_is_refused(client: httpx2.AsyncClient, body: Any) -> None:
     answer = await client.post("/v1/models", json=body)

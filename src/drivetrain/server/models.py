@@ -2,17 +2,17 @@
 import, pull, change, delete.
 """
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from drivetrain.dialects import ollama, openai
-from drivetrain.errors import BadRequest, ModelNotFound, NotFound
+from drivetrain.errors import BadRequest, DrivetrainError, ModelNotFound, NotFound
 from drivetrain.gateway import Gateway
-from drivetrain.library import Layer, Library, sources
+from drivetrain.library import Layer, Library, Status, ids, sources
 from drivetrain.server import errand
 from drivetrain.server.auth import check_model, may_use
 from drivetrain.server.exchange import Exchange
@@ -42,6 +42,16 @@ def _hint(body: bytes) -> Hint:
         return msgspec.json.decode(body, type=Hint) if body else Hint()
     except msgspec.DecodeError as error:
         raise BadRequest(f"expected {{keep_alive, settings}} or nothing: {error}") from error
+
+
+@contextmanager
+def _as_sent(names: Mapping[str, str]) -> Iterator[None]:
+    """An error names the member that this caller sent, not what the library calls it."""
+    try:
+        yield
+    except DrivetrainError as error:
+        error.param = names.get(error.param or "", error.param)
+        raise
 
 
 class Models:
@@ -78,14 +88,9 @@ class Models:
         except msgspec.DecodeError as error:
             raise BadRequest(f"expected {{import, name, link}} or {{pull, name, stream, insecure}}: {error}") from error
         if wanted.import_path is not None and wanted.pull is None:
-            check_local(exchange.who, wanted.import_path)
-            path = Path(wanted.import_path)
-            check_model(exchange.who, wanted.name or path.stem)
-            spec = await self._library.add(path, wanted.name or path.stem, link=wanted.link)
-            name = spec.id
+            name = await self._import(exchange, wanted, wanted.import_path)
         elif wanted.pull is not None and wanted.import_path is None:
-            check_source(exchange.who, wanted.pull, name=wanted.name, insecure=wanted.insecure)
-            statuses = self._library.pull(wanted.pull, name=wanted.name, insecure=wanted.insecure)
+            statuses = self._pulled(exchange, wanted, wanted.pull)
             if wanted.stream:
                 await errand.told(exchange, statuses, openai.encode_error)
                 return
@@ -94,6 +99,24 @@ class Models:
         else:
             raise BadRequest("give either `import`, a path on the server's machine, or `pull`, a source")
         await exchange.respond(201, openai.encode_model(self._gateway.catalog.describe(name)))
+
+    async def _import(self, exchange: Exchange, wanted: NewModel, path: str) -> str:
+        check_local(exchange.who, path)
+        name = wanted.name or Path(path).stem
+        check_model(exchange.who, name)
+        with _as_sent({"path": "import", "model": "name" if wanted.name else "import"}):
+            return (await self._library.add(Path(path), name, link=wanted.link)).id
+
+    async def _pulled(self, exchange: Exchange, wanted: NewModel, source: str) -> AsyncGenerator[Status, None]:
+        check_source(exchange.who, source, name=wanted.name, insecure=wanted.insecure)
+        with _as_sent({"model": "name"}):
+            if wanted.name:
+                ids.check(wanted.name)
+        with _as_sent({"path": "pull", "model": "pull"}):
+            statuses = self._library.pull(source, name=wanted.name, insecure=wanted.insecure)
+            async with aclosing(statuses):
+                async for status in statuses:
+                    yield status
 
     async def update(self, exchange: Exchange, name: str) -> None:
         try:
