@@ -20,12 +20,13 @@ from typing import Any, get_args, get_origin
 import click
 import msgspec
 
-from drivetrain import errors
+from drivetrain import errors, web
 from drivetrain.cli.app import ALIASES, COMMANDS
 from drivetrain.cli.command import EXIT_CODES
 from drivetrain.config import schema
 from drivetrain.config.check import bare, section_of, wanted
 from drivetrain.dialects import openai
+from drivetrain.library import download
 from drivetrain.telemetry.exposition import Collected
 
 ROOT = Path(__file__).parents[1]
@@ -196,19 +197,23 @@ COMMENTS = comments()
 # --- parts of pages ---------------------------------------------------------------------------------------------------
 
 
+# Where errors are declared that callers may see.
+TOLD = frozenset(module.__name__ for module in (errors, web, download))
+
+
 def error_table() -> str:
     """What callers can be answered, by status."""
     rows = []
     for error in sorted(_leaves(errors.DrivetrainError), key=lambda error: (error.status, error.code)):
         kind = msgspec.json.decode(openai.encode_error(error("")))["error"]["type"]
-        again = "yes" if error.retryable else "no"
-        meaning = (error.__doc__ or "").replace("\n    ", " ")
+        again = "yes" if issubclass(error, errors.EngineError) and error.retryable else "no"
+        meaning = (error.__doc__ or "").split("\n\n")[0].replace("\n    ", " ")
         rows.append((f"{error.status}", f"`{error.code}`", f"`{kind}`", again, meaning))
     return _table(("Status", "`code`", "`type`", "Another engine is tried", "Meaning"), rows)
 
 
 def _leaves(error: type[errors.DrivetrainError]) -> Iterator[type[errors.DrivetrainError]]:
-    if error.__doc__ and error.__module__ == errors.__name__ and error is not errors.DrivetrainError:
+    if error.__doc__ and error.__module__ in TOLD and error is not errors.DrivetrainError:
         yield error
     for narrower in error.__subclasses__():
         yield from _leaves(narrower)

@@ -3,6 +3,7 @@
 The only importer of httpx2. Others use the client that `open_client` makes and wrap what may fail in `translated`.
 """
 
+import socket
 from collections.abc import AsyncIterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -17,7 +18,7 @@ Response = httpx2.Response
 
 
 class Unreachable(ServerError):
-    """A server elsewhere gave no answer, or none of use. Trying again later may help.
+    """A registry, a hub or another server that was named gave no answer, or none of use. Trying again later may help.
 
     424, Failed Dependency (RFC 4918 §11.4): the caller named that server, and this one is well.
     """
@@ -67,10 +68,23 @@ def translated(what: str) -> Iterator[None]:
         raise BadRequest(f"{what}: {error}") from error
     except httpx2.TimeoutException as error:
         raise Unreachable(f"{what}: no answer in time ({type(error).__name__})") from error
+    except httpx2.ConnectError as error:
+        raise Unreachable(f"{what}: {_unconnected(error)}") from error
     except httpx2.RequestError as error:
         raise Unreachable(f"{what}: {str(error) or type(error).__name__}") from error
     except httpx2.StreamError as error:
         raise Unreachable(f"{what}: {type(error).__name__}") from error
+
+
+def _unconnected(error: httpx2.ConnectError) -> str:
+    """Which host it was, and what is the matter with it, in words rather than numbers."""
+    host = error.request.url.host
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, socket.gaierror):
+            return f"the host {host!r} cannot be found; check its name, and that this machine can look names up"
+        cause = cause.__cause__ or cause.__context__
+    return f"the host {host!r} cannot be reached: {str(error) or type(error).__name__}"
 
 
 class Fetched(Value, frozen=True, kw_only=True):

@@ -18,6 +18,19 @@ async def test_a_server_that_is_not_there() -> None:
     assert (caught.value.status, caught.value.retryable) == (424, True)
 
 
+async def test_a_host_that_has_no_address_or_takes_no_connection_is_named() -> None:
+    async with web.open_client(proxies=False) as client:
+        with pytest.raises(web.Unreachable) as caught, web.translated("the hub"):
+            await client.get("http://nowhere.invalid/x")
+        assert caught.value.message == (
+            "the hub: the host 'nowhere.invalid' cannot be found; check its name, and that this machine can look names "
+            "up"
+        )
+        with pytest.raises(web.Unreachable) as caught, web.translated("the hub"):
+            await client.get("http://127.0.0.1:9/")
+        assert caught.value.message.startswith("the hub: the host '127.0.0.1' cannot be reached: ")
+
+
 async def test_a_server_that_says_nothing() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()

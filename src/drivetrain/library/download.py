@@ -31,7 +31,7 @@ Headers = Mapping[str, str]
 
 
 class Corrupt(ServerError):
-    """What arrived is not what was announced."""
+    """What arrived from a registry or hub is not what was announced."""
 
     status = 424
     code = "digest_mismatch"
