@@ -152,7 +152,7 @@ async def governed(
         Admin(
             lambda: office,
             lambda: config,
-            Reports(lambda: office, store, lambda: config, made.spent),
+            Reports(lambda: office, store, lambda: config, gateway, made.spent),
             Control(
                 lambda: office,
                 lambda: Rollouts(store),

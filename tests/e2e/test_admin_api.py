@@ -480,6 +480,37 @@ async def test_an_administrator_sees_the_usage_and_traces_of_its_own_organisatio
         assert (await client.get(f"{V1}/traces/req_theirs")).status_code == 404
 
 
+async def test_a_request_is_explained_as_it_was_and_as_it_would_be(server: Governed, root: httpx2.AsyncClient) -> None:
+    failed = attempt(request_id="req_1", engine="gone", outcome="absorbed", status=503, why="engine_unavailable")
+    server.record(failed, attempt(request_id="req_1", position=2, prompt_tokens=40, completion_tokens=9, why="load 2"))
+    told = (await root.get(f"{V1}/explain/req_1")).json()
+    assert [(row["engine"], row["why"]) for row in told["then"]] == [("gone", "engine_unavailable"), ("box", "load 2")]
+    now = told["now"]
+    assert (now["prompt_tokens"], now["output_tokens"]) == (40, 9)
+    assert [(seen["engine"], seen["why"]) for seen in now["choices"][0]["candidates"]] == [("box", "only target")]
+    longer = (await root.get(f"{V1}/explain/req_1", params={"prompt_tokens": "9000"})).json()
+    assert longer["now"]["prompt_tokens"] == 9000
+
+
+async def test_a_request_whose_model_is_no_more_is_explained_as_it_was(
+    server: Governed, root: httpx2.AsyncClient
+) -> None:
+    server.record(attempt(request_id="req_1", model="old"))
+    told = (await root.get(f"{V1}/explain/req_1")).json()
+    assert (told["model"], len(told["then"]), told["now"]) == ("old", 1, None)
+
+
+async def test_a_request_of_another_organisation_is_not_explained(server: Governed) -> None:
+    mine, theirs = server.tenant("mine"), server.tenant("theirs")
+    server.record(attempt(request_id="req_theirs", org_id=theirs.org))
+    async with server.client(mine.secret) as client:
+        answer = await client.get(f"{V1}/explain/req_theirs")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        404,
+        "no request 'req_theirs' in the ledger; it is there some seconds after its end",
+    )
+
+
 async def test_a_request_id_that_two_organisations_chose_shows_neither_what_the_other_said(
     server: Governed, root: httpx2.AsyncClient
 ) -> None:

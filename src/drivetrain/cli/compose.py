@@ -172,6 +172,7 @@ class Runtime:
             self._administration,
             self.store,
             lambda: self.gateway.config,
+            self.gateway,
             self._spent,
             lambda wish: self.put_back(wish),
         )

@@ -1,6 +1,7 @@
-"""`drivetrain explain`: which engine a request would go to, and why. The server is asked, its engines are not."""
+"""`drivetrain explain`: where a request would go or went, and why. The server is asked, its engines are not."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,13 +11,16 @@ from drivetrain.cli import output
 from drivetrain.cli.client import connect
 from drivetrain.cli.command import Call, command
 from drivetrain.cli.completion import model_names
+from drivetrain.cli.moments import iso
 
 HEADINGS = ("#", "ENGINE", "MODEL", "TIER", "STATE", "LOAD", "EXPECTED", "SCORE", "WHY")
+THEN = ("ATTEMPT", "MODEL", "ENGINE", "ITS MODEL", "OUTCOME", "WHY")
+REQUEST = re.compile(r"req_[0-9A-HJKMNP-TV-Z]{26}")  # what a server calls a request
 MORE: Mapping[str, str] = {"REGION": "region", "COST": "micro_usd"}
 
 
 @command()
-@click.argument("model", shell_complete=model_names)
+@click.argument("subject", metavar="MODEL|REQUEST_ID", shell_complete=model_names)
 @click.option("--prompt-tokens", type=click.IntRange(1), help="How long the prompt is.")
 @click.option("--output-tokens", type=click.IntRange(1), help="How long the answer is.")
 @click.option("--tools", is_flag=True, help="It offers tools.")
@@ -28,15 +32,16 @@ MORE: Mapping[str, str] = {"REGION": "region", "COST": "micro_usd"}
 @click.option("--session", help="What it calls its conversation.")
 @click.option("--system", help="What its system prompt begins with.")
 @click.option("--message", help="What its first message begins with.")
-def explain(call: Call, model: str, **told: str | float | bool | None) -> None:
+def explain(call: Call, subject: str, **told: str | float | bool | None) -> None:
     """Tell which engines a request would go to, and why.
 
-    A dry run: nothing is generated, counted or charged. What became of a request that was made, `drivetrain trace
-    REQUEST_ID` tells.
+    A dry run: nothing is generated, counted or charged. REQUEST_ID, the x-request-id of an answer, tells which engines
+    that request went to and why, and below it where one like it would go now.
     """
     within = told.pop("within")
     told["within_ms"] = round(float(within) * 1000) if within is not None else None
-    asyncio.run(_explain(call, model, {name: _written(value) for name, value in told.items() if value}))
+    show = _explain_request if REQUEST.fullmatch(subject) else _explain
+    asyncio.run(show(call, subject, {name: _written(value) for name, value in told.items() if value}))
 
 
 def _written(value: str | float | bool | None) -> str:
@@ -49,6 +54,32 @@ async def _explain(call: Call, model: str, told: Mapping[str, str]) -> None:
     if call.json:
         output.emit(answer)
         return
+    _tell(answer)
+
+
+async def _explain_request(call: Call, request_id: str, told: Mapping[str, str]) -> None:
+    async with connect(call) as server:
+        answer = await server.get(f"/admin/v1/explain/{request_id}", **told)
+    if call.json:
+        output.emit(answer)
+        return
+    click.echo(f"{request_id}, model {answer['model']}\n\nthen, {iso(answer['received_s'])}, as the ledger has it")
+    output.table(THEN, map(_attempt, answer["then"]))
+    if answer["now"] is None:
+        click.echo(f"\nnow there is no model {answer['model']!r}")
+        return
+    click.echo("\nnow, for a request as long as it; what else it asked for is not on record, options tell it")
+    _tell(answer["now"])
+
+
+def _attempt(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row has no member that is as usual; of a failure, `why` is the error."""
+    ended = row["outcome"] if row["outcome"] == "ok" else f"{row['outcome']} {row['status']}"
+    engine, its = row["engine"] or "-", row["engine_model"] or "-"
+    return str(row["position"]), row["model"], engine, its, ended, row.get("why") or "-"
+
+
+def _tell(answer: Mapping[str, Any]) -> None:
     click.echo(
         f"a prompt of {answer['prompt_tokens']} tokens and an answer of {answer['output_tokens']}, "
         f"done within {answer['total_s']:g} s"

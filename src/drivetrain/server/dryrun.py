@@ -1,10 +1,12 @@
 """A request that is only asked about: what `/v1/explain` is told of it, as the gateway knows requests."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from drivetrain.errors import BadRequest
+from drivetrain.governance import Attempt
 from drivetrain.policies import demand
 from drivetrain.policies.classes import class_of
 from drivetrain.router import Facts
@@ -21,15 +23,15 @@ class DryRun(NamedTuple):
     session: str
 
 
-def dry_run(exchange: Exchange, model: str) -> DryRun:
-    """Raises `BadRequest` for a member that cannot be read."""
+def dry_run(exchange: Exchange, model: str, like: Facts = USUAL) -> DryRun:
+    """`like`: what holds of it as far as nothing is told. Raises `BadRequest` for a member that cannot be read."""
     request = _words(exchange, model)
-    spoken = demand.prompt_tokens(request) if request.messages else USUAL.prompt_tokens
+    spoken = demand.prompt_tokens(request) if request.messages else like.prompt_tokens
     limit = _count(exchange, "output_tokens", 0)
     priority = exchange.query("priority")
     facts = Facts(
         prompt_tokens=_count(exchange, "prompt_tokens", max(1, spoken)),
-        output_tokens=limit or USUAL.output_tokens,
+        output_tokens=limit or like.output_tokens,
         limit=limit,
         tools=_flag(exchange, "tools"),
         images=_flag(exchange, "images"),
@@ -39,6 +41,14 @@ def dry_run(exchange: Exchange, model: str) -> DryRun:
         region=exchange.query("region") or "",
     )
     return DryRun(facts, request, exchange.query("session") or "")
+
+
+def facts_on_record(attempts: Sequence[Attempt]) -> Facts:
+    """What the ledger still knows of a request: how long its prompt was, and its answer."""
+    return Facts(
+        prompt_tokens=max(row.prompt_tokens for row in attempts) or USUAL.prompt_tokens,
+        output_tokens=max(row.completion_tokens for row in attempts) or USUAL.output_tokens,
+    )
 
 
 def _words(exchange: Exchange, model: str) -> Request:

@@ -84,3 +84,51 @@ def test_what_is_known_of_the_request_is_told_and_regions_and_prices_are_shown(
     lines = told.out.splitlines()
     assert lines[4].split()[-4:] == ["SCORE", "REGION", "COST", "WHY"]
     assert lines[5].split()[-7:] == ["5.62", "eu", "$0.0012", "tier", "0,", "load", "1.5"]
+
+
+REQUEST = "req_01M8P1EBFWJE1D086R00000011"
+ROW = {"position": 1, "model": "chat", "engine": "slow", "engine_model": "llama", "outcome": "absorbed", "status": 503}
+MADE: dict[str, Any] = {
+    "request_id": REQUEST,
+    "model": "chat",
+    "received_s": 1_767_225_600.0,
+    "then": [
+        {**ROW, "why": "engine_unavailable"},
+        {**ROW, "position": 2, "engine": "fast", "outcome": "ok", "status": 200, "why": "tier 0, load 1.5"},
+    ],
+    "now": ANSWER,
+}
+
+
+def test_of_a_request_that_was_made_it_tells_what_was_chosen_then_and_what_would_be_now(
+    drivetrain: Terminal, play: Play
+) -> None:
+    play({f"GET /admin/v1/explain/{REQUEST}?tools=true": (200, MADE)})
+    lines = drivetrain("explain", REQUEST, "--tools").out.splitlines()
+    assert lines[0] == f"{REQUEST}, model chat"
+    assert lines[2] == "then, 2026-01-01T00:00:00Z, as the ledger has it"
+    assert [line.split() for line in lines[3:6]] == [
+        ["ATTEMPT", "MODEL", "ENGINE", "ITS", "MODEL", "OUTCOME", "WHY"],
+        ["1", "chat", "slow", "llama", "absorbed", "503", "engine_unavailable"],
+        ["2", "chat", "fast", "llama", "ok", "tier", "0,", "load", "1.5"],
+    ]
+    assert lines[7] == "now, for a request as long as it; what else it asked for is not on record, options tell it"
+    assert lines[8:] == _dry(ANSWER, drivetrain, play)
+
+
+def _dry(answer: Any, drivetrain: Terminal, play: Play) -> list[str]:
+    play({"GET /v1/explain?model=chat": (200, answer)})
+    return drivetrain("explain", "chat").out.splitlines()
+
+
+def test_a_request_whose_model_is_no_more_has_no_now(drivetrain: Terminal, play: Play) -> None:
+    play({f"GET /admin/v1/explain/{REQUEST}": (200, {**MADE, "now": None})})
+    assert drivetrain("explain", REQUEST).out.splitlines()[-1] == "now there is no model 'chat'"
+    assert drivetrain("explain", REQUEST, "--json").json == {**MADE, "now": None}
+
+
+def test_an_unknown_request_is_missing(drivetrain: Terminal, play: Play) -> None:
+    said = f"no request '{REQUEST}' in the ledger; it is there some seconds after its end"
+    play({f"GET /admin/v1/explain/{REQUEST}": (404, {"error": {"message": said}})})
+    outcome = drivetrain("explain", REQUEST)
+    assert (outcome.code, outcome.err) == (3, f"Error: {said}\n")

@@ -88,7 +88,7 @@ def whole_table() -> Routes:
     admin = Admin(
         nothing,
         nothing,
-        Reports(nothing, nothing, nothing),
+        Reports(nothing, nothing, nothing, nothing),
         Control(nothing, nothing, nothing, engines=nothing, named=nothing),
     )
     return routes(inference, models, native, operations, Media(CONFIG), admin)

@@ -227,6 +227,13 @@ def _lookups() -> Iterator[tuple[str, Any]]:
         "/admin/v1/traces/{request_id}",
         {"parameters": [request], "get": _operation("trace", "A request's life, and every attempt", _trace())},
     )
+    yield (
+        "/admin/v1/explain/{request_id}",
+        {
+            "parameters": [request],
+            "get": _operation("explain", "What was chosen for a request then, and what would be now", _explained()),
+        },
+    )
     number = {"name": "revision", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 1}}
     yield (
         "/admin/v1/config/revisions/{revision}",
@@ -248,6 +255,12 @@ def _trace() -> Any:
             "body": {"anyOf": [_ref(Body), {"type": "null"}]},
         }
     )
+
+
+def _explained() -> Any:
+    now = {"type": ["object", "null"], "description": "As of GET /v1/explain; null: its model is no more"}
+    told = {"request_id": {"type": "string"}, "model": {"type": "string"}, "received_s": {"type": "number"}}
+    return _object({**told, "then": {"type": "array", "items": _ref(Attempt)}, "now": now})
 
 
 def _heading() -> dict[str, Any]:

@@ -7,12 +7,14 @@ from typing import Any, Protocol, get_args
 import msgspec
 
 from drivetrain.config import Config
-from drivetrain.errors import BadRequest, Forbidden, NotFound
+from drivetrain.errors import BadRequest, Forbidden, ModelNotFound, NotFound
+from drivetrain.gateway import Gateway
 from drivetrain.governance import ANYBODY, Attempt, Change, Principal
 from drivetrain.server.admin import query, tables
 from drivetrain.server.admin.configuration import Configuration, PutBack, Revisions, no_file
 from drivetrain.server.admin.sight import Office, Sight
 from drivetrain.server.admin.writes import NO_STORE
+from drivetrain.server.dryrun import dry_run, facts_on_record
 from drivetrain.server.exchange import Exchange
 from drivetrain.server.routing import Routes
 from drivetrain.store import AttemptQuery, Body, Dimension, UsageQuery, UsageRow, timeline
@@ -49,13 +51,16 @@ class Reports:
         audit: Open,
         ledger: Ledger,
         config: Callable[[], Config],
+        gateway: Gateway,
         spent: Spent | None = None,
         put_back: PutBack = no_file,
     ) -> None:
-        """`audit` gives the administration, when a thread first needs it; `spent` tells, by the id of each rule, what
-        is used and reserved of it now; `put_back` makes an earlier configuration the one in force."""
+        """`audit` gives the administration, when a thread first needs it; `gateway` tells where a request would go;
+        `spent` tells, by the id of each rule, what is used and reserved of it now; `put_back` makes an earlier
+        configuration the one in force."""
         self._audit = audit
         self._ledger = ledger
+        self._gateway = gateway
         self._spent = spent
         self._configuration = Configuration(audit, ledger, config, put_back)
 
@@ -63,6 +68,7 @@ class Reports:
         table.add("GET", f"{base}/usage", self.usage, scope="admin")
         table.add("GET", "/v1/usage", self.own_usage, scope="usage")
         table.under("GET", f"{base}/traces/", self.trace, scope="admin")
+        table.under("GET", f"{base}/explain/", self.explain, scope="admin")
         table.add("GET", f"{base}/audit", self.changes, scope="admin")
         table.add("GET", f"{base}/audit/verify", self.verify, scope="admin")
         table.add("GET", f"{base}/spent", self.spent, scope="admin")
@@ -101,19 +107,37 @@ class Reports:
         """A request's life, step by step, every attempt that was made for it, and what was said if that was kept."""
 
         def work() -> tuple[Sequence[Attempt], Body | None]:
-            bounds = self._bounds(exchange.who)
-            rows = self._ledger.attempts(AttemptQuery(request_id=request_id, limit=MOST_ATTEMPTS))
-            seen = [row for row in rows if not bounds or row.org_id == bounds["org"]]
-            # Callers choose ids of requests: somebody else's may have had the same one.
-            return seen, self._ledger.body(request_id) if seen and len(seen) == len(rows) else None
+            seen, whole = self._attempts(exchange.who, request_id)
+            return seen, self._ledger.body(request_id) if whole else None
 
         rows, body = await asyncio.to_thread(work)
-        if not rows:
-            raise NotFound(f"no request {request_id[:100]!r} in the ledger; it is there some seconds after its end")
         life = timeline.life(rows)
         told = {**msgspec.structs.asdict(life), "timeline": timeline.told(life.steps), "body": body}
         del told["steps"]
         await exchange.respond(200, msgspec.json.encode(told), headers=NO_STORE)
+
+    async def explain(self, exchange: Exchange, request_id: str) -> None:
+        """What was chosen for a request then, and who would be for one like it now; members tell what the ledger does
+        not know of it. `now` is null where its model is no more."""
+        rows, _ = await asyncio.to_thread(self._attempts, exchange.who, request_id)
+        life = timeline.life(rows)
+        asked = dry_run(exchange, life.model, facts_on_record(rows))
+        try:
+            now = await self._gateway.explain(life.model, *asked)
+        except ModelNotFound:
+            now = None
+        told = {"request_id": request_id, "model": life.model, "received_s": life.received_s}
+        await exchange.respond(200, msgspec.json.encode({**told, "then": life.attempts, "now": now}), headers=NO_STORE)
+
+    def _attempts(self, who: Principal, request_id: str) -> tuple[Sequence[Attempt], bool]:
+        """Those of a request that somebody may see, at least one, and whether that is all of them: callers choose ids
+        of requests, and somebody else's may have had the same one. Raises `NotFound`."""
+        bounds = self._bounds(who)
+        rows = self._ledger.attempts(AttemptQuery(request_id=request_id, limit=MOST_ATTEMPTS))
+        seen = [row for row in rows if not bounds or row.org_id == bounds["org"]]
+        if not seen:
+            raise NotFound(f"no request {request_id[:100]!r} in the ledger; it is there some seconds after its end")
+        return seen, len(seen) == len(rows)
 
     # --- the audit ----------------------------------------------------------------------------------------------------
 
