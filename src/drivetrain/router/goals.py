@@ -27,6 +27,12 @@ WORDS: Mapping[Goal, str] = {
     "throughput": "{:.3g} s for a token",
 }
 
+UNMEASURED: Mapping[Goal, str] = {
+    "balanced": "time not measured yet",
+    "latency": "first token not measured yet",
+    "throughput": "pace not measured yet",
+}
+
 
 def looked_at(facts: Facts, goal: Goal) -> tuple[int, int]:
     """Of how many tokens of a prompt, and of an answer, a goal looks at the time."""
@@ -71,7 +77,14 @@ def chosen(seen: Sequence[Seen], case: Case) -> Reasoned:
         return _cheap(seen, found, case)
     score = min(found)
     best = seen[found.index(score)]
-    return best, f"{WORDS[terms.wish.goal].format(score)}, load {load(best):.3g}"
+    words = WORDS[terms.wish.goal].format(score) if _measured(best, case) else UNMEASURED[terms.wish.goal]
+    return best, f"{words}, load {load(best):.3g}"
+
+
+def _measured(seen: Seen, case: Case) -> bool:
+    """What the goal looks at. Nobody is told a number that was made up."""
+    speed = seen[1].speed
+    return speed is not None and (case.terms.wish.goal != "throughput" or speed.token_s > 0)
 
 
 def _cheap(seen: Sequence[Seen], found: Sequence[float], case: Case) -> Reasoned:

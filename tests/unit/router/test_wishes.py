@@ -373,3 +373,23 @@ def fit(row: tuple[Standing, Traits, int, int], facts: Facts) -> bool:
     late = standing.speed is not None and standing.speed.expected_s(512, 256) > (facts.deadline_s or 1e9)
     context = traits.context is None or traits.context >= facts.prompt_tokens
     return standing.able and context and not late and not (facts.tools and traits.capabilities == {"completion"})
+
+
+# --- what is not known ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("goal", "speed", "why"),
+    [
+        ("throughput", None, "tier 0, pace not measured yet, load 0"),
+        ("throughput", Speed(prompt_s=0.001, token_s=0.0), "tier 0, pace not measured yet, load 0"),
+        ("throughput", FAST, "tier 0, 0.01 s for a token, load 0"),
+        ("latency", None, "tier 0, first token not measured yet, load 0"),
+        ("latency", Speed(prompt_s=0.001, token_s=0.0), "tier 0, begins in 0.768 s, load 0"),
+    ],
+)
+def test_a_reason_has_no_number_that_nobody_measured(goal: Goal, speed: Speed | None, why: str) -> None:
+    known = {"a": Standing(speed=speed), "b": Standing(speed=speed, outstanding=9)}
+    decision = decide(targets("a", "b"), known, want=Wish(goal=goal))
+    assert decision.first is not None
+    assert decision.first.why == why
