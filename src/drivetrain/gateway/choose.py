@@ -140,7 +140,9 @@ class Chooser:
         if found is None:
             if len(self._alike) >= MOST:
                 self._rosters, self._alike = {}, {}
-            found = self._alike[places] = self._rosters[id(targets)] = Roster(targets, self.traits, self._pool.up)
+            found = self._alike[places] = self._rosters[id(targets)] = Roster(
+                targets, self.traits, self._pool.up, self._pool.note
+            )
         return found
 
     def version(self, target: Target | Candidate) -> str:

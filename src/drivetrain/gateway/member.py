@@ -9,7 +9,7 @@ from drivetrain.config.schema import Engine as EngineConfig
 from drivetrain.engines import Engine
 from drivetrain.gateway.meter import Meter
 from drivetrain.gateway.warmth import Warmth
-from drivetrain.router import Breaker, Speedometer, Standing
+from drivetrain.router import DRAINED, Breaker, Speedometer, Standing
 from drivetrain.types import Health, Model
 
 MOST_HELD_S = 300.0  # an engine is asked again after so long, whatever it said
@@ -105,6 +105,20 @@ class Member:
             share=ASLEEP if not self._health.awake else 1.0 if breaker.whole_s < now_s else breaker.share(now_s),
             speed=speeds.speed(now_s) if speeds is not None else None,
         )
+
+    def note(self, model: str = "") -> str:
+        """Why it gets no requests, or fewer; else how far its speed is known. In words; "": there is nothing to say."""
+        health, speeds = self._health, self._speeds.get(model)
+        if self._drained:
+            return DRAINED
+        if not health.ready:
+            state = "not ready" if health.live else "down"
+            return f"{state}: {health.message}" if health.message else state
+        if not health.awake:
+            return "asleep"
+        if health is UNPROBED:
+            return UNPROBED.message
+        return speeds.note(self._clock()) if speeds is not None else ""
 
     def _prove(self, now_s: float) -> None:
         """A trial that has begun to answer has succeeded, however long the answer."""

@@ -134,6 +134,11 @@ class Pool:
         member = self.members.get(target.engine)
         return member.standing(target.model) if member is not None else GONE
 
+    def note(self, target: Target) -> str:
+        """What else there is to say of the engine of a target, in words."""
+        member = self.members.get(target.engine)
+        return member.note(target.model) if member is not None else "there is no such instance now"
+
     async def run(self) -> None:
         """Look for instances, and probe every member for as long as it is one."""
         async with asyncio.TaskGroup() as group:

@@ -7,11 +7,12 @@ from drivetrain.router.estimates import Speed, Speedometer
 from drivetrain.router.heat import Heat
 from drivetrain.router.record import Considered
 from drivetrain.router.roster import Roster
-from drivetrain.router.standing import ORDINARY, UNKNOWN, USUAL, Facts, Standing, State, Traits
+from drivetrain.router.standing import DRAINED, ORDINARY, UNKNOWN, USUAL, Facts, Standing, State, Traits
 from drivetrain.router.terms import PLAIN, Terms, Work, work_of
 from drivetrain.router.wish import Wish, wish
 
 __all__ = [
+    "DRAINED",
     "ORDINARY",
     "PLAIN",
     "UNKNOWN",

@@ -22,7 +22,7 @@ from drivetrain.router.field import Seen
 from drivetrain.router.hat import Reasoned, best_of_two, good, some, sooner
 from drivetrain.router.record import Considered, Field
 from drivetrain.router.roster import Group, Roster
-from drivetrain.router.standing import USUAL, Facts
+from drivetrain.router.standing import DRAINED, USUAL, Facts
 from drivetrain.router.terms import PLAIN, Terms
 from drivetrain.types import Value
 
@@ -62,11 +62,16 @@ class Decision:
         named = [(seen, self.first.why) for seen in field.seen if self.first and seen[0] is self._head]
         named += self._others(field)
         asked = {id(seen[0]) for seen, _ in named}
-        out = [target for target in self._case.roster.targets if id(target) not in asked]
+        out = [(target, standings(target)) for target in self._case.roster.targets if id(target) not in asked]
         return (
             *(field.considered(seen, reason, place) for place, (seen, reason) in enumerate(named, 1)),
-            *(field.considered((target, standings(target)), "weight 0, out of rotation", None) for target in out),
+            *(field.considered(seen, self._out(seen[0]), None) for seen in out),
         )
+
+    def _out(self, target: Target) -> str:
+        """An engine that was drained counts as one without weight."""
+        drained = self._case.roster.note(target) == DRAINED
+        return f"{DRAINED if drained else 'weight 0'}, out of rotation"
 
     def _others(self, field: Field) -> list[tuple[Seen, str]]:
         return [(seen, field.why(seen)) for seen in field.ranked() if seen[0] is not self._head]

@@ -69,6 +69,17 @@ class Speedometer:
             self._prompt_s = waited_s / TYPICAL_TOKENS
             self._seen_s = now_s
 
+    def note(self, now_s: float) -> str:
+        """What else there is to know of `speed`, in words."""
+        if self._answers < LEAST:
+            return ""
+        if not self._token_s:
+            return "pace not measured yet"
+        since_s = max(self._seen_s, self._idle_s)
+        if self._at_work or now_s - since_s < FADE_S:
+            return ""
+        return f"measured {_ago(now_s - self._seen_s)} ago, may be slower"
+
     def speed(self, now_s: float) -> Speed | None:
         """None until enough was seen."""
         if self._answers < LEAST:
@@ -78,3 +89,13 @@ class Speedometer:
             since_s = self._seen_s if self._seen_s > self._idle_s else self._idle_s
             fade = math.exp((since_s - now_s) / FADE_S) if now_s - since_s < FADED_AFTER_S else FADED
         return Speed(prompt_s=self._prompt_s * fade, token_s=self._token_s * fade)
+
+
+def _ago(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.0f} h"
+    )

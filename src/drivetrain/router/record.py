@@ -15,7 +15,7 @@ class Considered(Value, frozen=True, kw_only=True):
     engine: str
     model: str  # the engine's own name of it
     tier: int
-    weight: int
+    weight: int  # 0 while it is drained
     region: str
     position: int | None  # 1 for the one that is asked first; None: out of rotation
     state: str  # able, trial, open, resting, away
@@ -88,6 +88,7 @@ class Field:
 
     def considered(self, seen: Seen, words: str, position: int | None) -> Considered:
         target, standing = seen
+        note = self._roster.note(target)
         return Considered(
             engine=target.engine,
             model=target.model,
@@ -101,7 +102,7 @@ class Field:
             expected_s=expected_s(seen, self._facts),
             micro_usd=self._terms.micro_usd(target),
             score=self._scores.get(id(target), self._alone(seen)),
-            why=words,
+            why=f"{words} ({note})" if note and note not in words else words,
         )
 
     def _scored(self) -> dict[int, float]:

@@ -68,6 +68,7 @@ class Roster:
         "_names",
         "_toolless",
         "_up",
+        "note",
         "targets",
         "traits",
         "version",
@@ -78,11 +79,14 @@ class Roster:
         targets: Sequence[Target],
         traits: Callable[[Target], Traits] = lambda target: ORDINARY,
         up: Callable[[Target], bool] = lambda target: True,
+        note: Callable[[Target], str] = lambda target: "",
     ) -> None:
-        """`up`: whether an engine may be ready; one that is not is left out at once, and one that is gets looked at."""
+        """`up`: whether an engine may be ready; one that is not is left out at once, and one that is gets looked at.
+        `note`: what else the record has to say of an engine, in words."""
         self.targets = targets
         self._look = traits
         self._up = up
+        self.note = note
         self._groups: dict[tuple[tuple[str, ...], int | None, str], Sequence[Group]] = {}
         self.renew()
         self._names = frozenset(each.region for each in self.traits.values())

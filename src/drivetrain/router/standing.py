@@ -50,6 +50,7 @@ class Facts(Value, frozen=True, kw_only=True):
     own: int = 0  # 64 bits of what its conversation begins with, or of its session; 0: none
 
 
+DRAINED = "drained"  # what a note says of an engine that somebody took out
 UNKNOWN = Standing()
 ORDINARY = Traits()
 USUAL = Facts()

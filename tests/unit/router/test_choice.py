@@ -137,6 +137,20 @@ def test_the_record_has_every_target_with_its_state_and_reason() -> None:
     ]
 
 
+def test_the_record_says_what_else_is_known_of_an_engine_and_tells_a_drained_one_from_one_without_weight() -> None:
+    notes = {"a": "asleep", "b": "down: refused", "drained": "drained"}
+    among = [*targets("a", "b"), *targets("drained", "off", weight=0)]
+    roster = Roster(among, note=lambda target: notes.get(target.engine, ""))
+    known = {"b": AWAY, "drained": AWAY}
+    found = candidates(roster, lambda target: known.get(target.engine, Standing()), Random(0).random).considered
+    assert [(each.engine, each.why) for each in found] == [
+        ("a", "tier 0, load 0 (asleep)"),
+        ("b", "tier 0, not ready, last resort (down: refused)"),
+        ("drained", "drained, out of rotation"),
+        ("off", "weight 0, out of rotation"),
+    ]
+
+
 def test_the_record_tells_expected_times_and_scores() -> None:
     known = {"fast": Standing(speed=FAST, outstanding=1), "slow": Standing(speed=SLOW)}
     found = decide(targets("fast", "slow"), known, facts=Facts(prompt_tokens=744, output_tokens=100)).considered

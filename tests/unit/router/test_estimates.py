@@ -78,3 +78,24 @@ def test_not_while_it_is_at_work() -> None:
 
 def test_and_ten_times_as_fast_at_most() -> None:
     assert speed(measured(*[1.0] * 5), 1e6).expected_s(744, 100) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("now_s", "note"),
+    [
+        (29.0, ""),
+        (31.0, "measured 31 s ago, may be slower"),
+        (720.0, "measured 12 min ago, may be slower"),
+        (10_800.0, "measured 3 h ago, may be slower"),
+    ],
+)
+def test_a_measurement_that_has_faded_is_told_with_its_age(now_s: float, note: str) -> None:
+    assert measured(1.0, 1.0, 1.0, 1.0, 1.0).note(now_s) == note
+    busy = measured(1.0, 1.0, 1.0, 1.0, 1.0)
+    busy.began()
+    assert busy.note(now_s) == ""
+
+
+def test_answers_too_short_to_tell_the_pace_are_told() -> None:
+    assert measured(1.0, 1.0, 1.0, 1.0, 1.0, tokens=3).note(0.0) == "pace not measured yet"
+    assert measured(1.0, 1.0).note(900.0) == ""
