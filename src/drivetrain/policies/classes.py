@@ -22,6 +22,8 @@ RANKS: Final[Mapping[Priority, int]] = {name: rank for rank, name in enumerate(C
 AHEAD = 8  # so many of higher classes go ahead of one that waits in a lower one; then it is its turn
 TIERS: Final[Mapping[str, Priority]] = {"priority": "interactive", "flex": "bulk"}  # OpenAI's words; others: default
 HEADER = "x-drivetrain-priority"
+MEMBER = "priority"  # of a body, where it is a text; a number there is vLLM's own
+SAID: Final = tuple(name for name in CLASSES if name != "system")  # what a body may ask for
 TIER = "service_tier"
 DIALECTS = "openai."  # that have it
 
@@ -29,13 +31,15 @@ _text = msgspec.json.Decoder(str).decode
 
 
 def class_of(header: bytes | None, source: Source | None, highest: Priority) -> Priority:
-    """What a request asks for, in its header or, where its dialect has that, its body's `service_tier`; but never more
-    than its key may have.
+    """What a request asks for, in its header, in its body's `priority` or, where its dialect has that, `service_tier`;
+    but never more than its key may have.
 
     Raises `BadRequest` for a class that there is not.
     """
     if header is not None:
-        return least(_of_header(header), highest)
+        return least(_named(header.decode("latin-1"), HEADER, CLASSES), highest)
+    if source is not None and (said := _said(source)) is not None:
+        return least(_named(said, MEMBER, SAID), highest)
     if source is None or TIER not in source.fields or not source.dialect.startswith(DIALECTS):
         return least("default", highest)
     return least(_of_tier(source.fields[TIER]), highest)
@@ -46,13 +50,29 @@ def least(one: Priority, other: Priority) -> Priority:
     return one if RANKS[one] <= RANKS[other] else other
 
 
-def _of_header(header: bytes) -> Priority:
-    told = header.decode("latin-1").strip().lower()
-    for name in CLASSES:
+def for_engines(source: Source | None) -> Source | None:
+    """Without the class that its caller wrote in the body, which is for us."""
+    if source is None or MEMBER not in source.fields or _said(source) is None:
+        return source
+    return replace(source, fields={name: raw for name, raw in source.fields.items() if name != MEMBER})
+
+
+def _said(source: Source) -> str | None:
+    """The class in a body, as it is written there."""
+    if MEMBER not in source.fields:
+        return None
+    try:
+        return _text(source.fields[MEMBER])
+    except msgspec.DecodeError:
+        return None
+
+
+def _named(text: str, where: str, known: Sequence[Priority]) -> Priority:
+    told = text.strip().lower()
+    for name in known:
         if name == told:
             return name
-    known = ", ".join(reversed(CLASSES))
-    raise BadRequest(f"{HEADER} takes one of {known}; got {told[:100]!r}", param=HEADER)
+    raise BadRequest(f"{where} takes one of {', '.join(reversed(known))}; got {told[:100]!r}", param=where)
 
 
 def _of_tier(tier: Raw) -> Priority:

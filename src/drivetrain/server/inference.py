@@ -2,9 +2,12 @@
 
 import time
 
+from msgspec.structs import replace
+
 from drivetrain.dialects import Surface
 from drivetrain.errors import Draining, DrivetrainError
 from drivetrain.gateway import Gateway, Receipt
+from drivetrain.policies.classes import for_engines
 from drivetrain.server import experts, told
 from drivetrain.server.answer import Heartbeat, Stream, whole
 from drivetrain.server.asked import call_of
@@ -36,6 +39,8 @@ class Inference:
         """Stream or send whole. The caller's leaving cancels everything behind it."""
         receipt = Receipt()
         call = call_of(exchange, surface.name, receipt, request.source)
+        if (source := for_engines(request.source)) is not request.source:
+            request = replace(request, source=source)
         reply = surface.reply(request, id=call.id, created_s=call.received_s)
         batches = self.gateway.generate(request, call)
         if (kept := self.gateway.kept(request.model)) is not None:
@@ -53,6 +58,8 @@ class Inference:
         """Where bodies are kept, it is what was asked: numbers tell nobody anything."""
         receipt = Receipt()
         call = call_of(exchange, dialect, receipt, request.source)
+        if (source := for_engines(request.source)) is not request.source:
+            request = replace(request, source=source)
         try:
             answer = await self.gateway.embed(request, call)
         finally:

@@ -10,7 +10,18 @@ from msgspec import Raw
 from drivetrain.config.schema import Reserved
 from drivetrain.errors import BadRequest
 from drivetrain.governance import Priority, Rule
-from drivetrain.policies.classes import AHEAD, CLASSES, RANKS, ceilings, class_of, least, passing, turn, wait_s
+from drivetrain.policies.classes import (
+    AHEAD,
+    CLASSES,
+    RANKS,
+    ceilings,
+    class_of,
+    for_engines,
+    least,
+    passing,
+    turn,
+    wait_s,
+)
 from drivetrain.types import Source
 
 BULK, DEFAULT, INTERACTIVE, SYSTEM = range(4)
@@ -55,6 +66,43 @@ def test_only_openais_dialect_has_tiers() -> None:
 @pytest.mark.parametrize("header", [b"bulk", b" Bulk ", b"BULK"])
 def test_the_header_counts_before_the_body(header: bytes) -> None:
     assert class_of(header, body('"priority"'), "system") == "bulk"
+
+
+def named(priority: str, dialect: str = "openai.chat") -> Source:
+    return Source(dialect=dialect, fields={"model": Raw(b'"chat"'), "priority": Raw(priority.encode())})
+
+
+@pytest.mark.parametrize("dialect", ["openai.chat", "ollama.generate", "openai.embeddings"])
+@pytest.mark.parametrize(("priority", "expected"), [('"bulk"', "bulk"), ('" Interactive"', "interactive")])
+def test_a_body_of_any_dialect_may_name_its_class(dialect: str, priority: str, expected: Priority) -> None:
+    source = named(priority, dialect)
+    assert class_of(None, source, "system") == expected
+    assert class_of(None, source, "bulk") == "bulk"
+    assert class_of(b"default", source, "system") == "default"
+    kept = for_engines(source)
+    assert kept is not None
+    assert list(kept.fields) == ["model"]
+
+
+def test_the_class_in_a_body_counts_before_its_tier() -> None:
+    fields = {**named('"bulk"').fields, **body('"priority"').fields}
+    assert class_of(None, Source(dialect="openai.chat", fields=fields), "system") == "bulk"
+
+
+@pytest.mark.parametrize("priority", ["-100", "null", "{}"])
+def test_a_priority_that_is_no_text_is_for_the_engine(priority: str) -> None:
+    source = named(priority)
+    assert class_of(None, source, "system") == "default"
+    assert for_engines(source) is source
+
+
+@pytest.mark.parametrize("priority", ["urgent", "system"])
+def test_a_class_that_a_body_may_not_have_is_refused_with_those_that_it_may(priority: str) -> None:
+    with pytest.raises(
+        BadRequest, match=f"priority takes one of interactive, default, bulk; got '{priority}'"
+    ) as caught:
+        class_of(None, named(f'"{priority}"'), "system")
+    assert caught.value.param == "priority"
 
 
 def test_a_class_that_there_is_not_is_refused_with_those_that_there_are() -> None:
