@@ -5,7 +5,7 @@ import asyncio
 import json
 import signal
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from tests.e2e.servers import COMMAND, Server, serving
-from tests.fakes.apart import PATH, Apart, apart
+from tests.fakes.apart import PATH, SAID, Apart, apart
 
 pytestmark = pytest.mark.anyio
 CALLERS = 6
@@ -41,8 +41,9 @@ class Answer(NamedTuple):
 class Load:
     """Callers, and what they got."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, ask: "Ask") -> None:
         self._server = server
+        self._ask = ask
         self.answers: list[Answer] = []
         self._more = asyncio.Condition()
 
@@ -50,7 +51,7 @@ class Load:
         """One after the other, for ever."""
         async with httpx2.AsyncClient(base_url=self._server.url, timeout=60) as client:
             while True:
-                self.answers.append(await _answer(client))
+                self.answers.append(await self._ask(client))
                 async with self._more:
                     self._more.notify_all()
 
@@ -85,10 +86,29 @@ async def _answer(client: httpx2.AsyncClient) -> Answer:
     return Answer(engine, begun, ended and frames[-1] == "[DONE]", [frame for frame in read if "error" in frame])
 
 
+Ask = Callable[[httpx2.AsyncClient], Awaitable[Answer]]
+
+
+async def _openai_whole(client: httpx2.AsyncClient) -> Answer:
+    return _read(await client.post(PATH, json={**ASK, "stream": False}), lambda body: body["choices"][0])
+
+
+async def _ollama_whole(client: httpx2.AsyncClient) -> Answer:
+    return _read(await client.post("/api/chat", json={**ASK, "stream": False}), lambda body: body)
+
+
+def _read(response: httpx2.Response, choice: Callable[[Any], Any]) -> Answer:
+    """Of an answer in one body: it is whole if it is what an engine says from beginning to end, once."""
+    engine, body = response.headers.get("x-drivetrain-engine", ""), response.json()
+    if response.status_code != 200:
+        return Answer(engine, False, False, [body])
+    return Answer(engine, True, choice(body)["message"]["content"] == SAID, [])
+
+
 @asynccontextmanager
-async def under_load(home: Path) -> AsyncGenerator[tuple[Load, list[Apart], Server], None]:
+async def under_load(home: Path, ask: Ask = _answer) -> AsyncGenerator[tuple[Load, list[Apart], Server], None]:
     async with pool(home) as (server, engines):
-        load = Load(server)
+        load = Load(server, ask)
         async with asyncio.TaskGroup() as group:
             callers = [group.create_task(load.call()) for _ in range(CALLERS)]
             await load.until(lambda: all(load.from_engine(engine.name) >= 3 for engine in engines))
@@ -173,6 +193,26 @@ async def test_one_of_three_fails_and_nobody_notices_whose_stream_had_not_begun_
         await heal(sick, kind)
         await load.served(sick.name, 20)
         only_streams_begun_on(sick.name, load.answers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask"),
+    [
+        ("truncated", _openai_whole),
+        pytest.param("kill", _openai_whole, marks=SLOW),
+        pytest.param("hang", _openai_whole, marks=SLOW),
+        pytest.param("truncated", _ollama_whole, marks=SLOW),
+        pytest.param("kill", _ollama_whole, marks=SLOW),
+    ],
+)
+async def test_one_of_three_fails_and_nobody_notices_who_is_answered_whole(tmp_path: Path, kind: str, ask: Ask) -> None:
+    async with under_load(tmp_path, ask) as (load, engines, _):
+        sick = engines[0]
+        await fault(sick, kind)
+        await load.more(150)
+        await heal(sick, kind)
+        await load.served(sick.name, 10)
+        assert [answer for answer in load.answers if not answer.whole or answer.errors] == []
 
 
 async def test_a_dead_pool_is_told_fast_and_is_not_stormed_by_clients_that_retry(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from tests.listening import free_port
 
 PATH = "/v1/chat/completions"
 PACE_S = 0.004  # between the frames of a healthy one
-FRAMES = openai_frames("chat.completion.chunk", tuple(f" word-{n}" for n in range(12)))
+WORDS = tuple(f" word-{n}" for n in range(12))
+FRAMES = openai_frames("chat.completion.chunk", WORDS)
+SAID = "".join(WORDS)  # by a healthy one
 START_S = 30.0
 
 

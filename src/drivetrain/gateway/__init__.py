@@ -1,6 +1,7 @@
 """The one path of a request: resolve → admit → choose → generate → account.
 
-Fails over to the next engine until the first content of an answer has gone to the caller, never after. Every attempt
+Fails over to the next engine until the first content of an answer has gone to the caller, never after; what is given
+whole goes when it has ended. Every attempt
 leaves one row in the ledger, whatever became of it. What only some policies and rollouts want is kept apart: `arms`,
 `special`, `hedge`.
 """
@@ -31,6 +32,7 @@ from drivetrain.gateway.choose import Chooser
 from drivetrain.gateway.drain import Drains
 from drivetrain.gateway.explain import Explanation, explanation
 from drivetrain.gateway.hedge import Hedges
+from drivetrain.gateway.house import House
 from drivetrain.gateway.meter import Call, Meter, Trace
 from drivetrain.gateway.pool import Member, Pool
 from drivetrain.gateway.receipt import Receipt
@@ -39,7 +41,7 @@ from drivetrain.gateway.retries import Retries
 from drivetrain.gateway.shadow import Shadows
 from drivetrain.gateway.special import Owners, Special, wanted
 from drivetrain.gateway.terms import Policies
-from drivetrain.gateway.visit import House, Visit
+from drivetrain.gateway.visit import Visit
 from drivetrain.gateway.way import Leg
 from drivetrain.governance import Attempt, Comparison, Principal, Resource, Rule, Said
 from drivetrain.policies import access
@@ -191,8 +193,8 @@ class Gateway:
     def generate(self, request: Request, call: Call) -> AsyncGenerator[Sequence[Event], None]:
         """The answer, in batches of events as they arrive. Close the generator to stop the work.
 
-        Raises a `DrivetrainError` where no engine could answer. After the first content event it is the error of the
-        engine that broke off.
+        An answer that is not streamed comes in one batch when it has ended. Raises a `DrivetrainError` where no engine
+        could answer. After the first content event it is the error of the engine that broke off.
         """
         terms = call.who.terms
         if not (self._drains_some or terms) or not self._drained(request.model, terms):
@@ -211,6 +213,7 @@ class Gateway:
     async def _answer(self, request: Request, call: Call) -> AsyncGenerator[Sequence[Event], None]:
         visit = await self._visit(request, call)
         special, entry = None, visit.leg.entry
+        held: list[Event] = []  # of an answer that is given whole
         if entry.rollout or entry.policy_name in self._special:
             special = Special(self._owners, request, visit)
             if special.known is not None:
@@ -226,10 +229,19 @@ class Gateway:
                     batches = self._next(request, visit, meter)
                 try:
                     async for events in batches:
-                        yield events if special is None else special.see(events)
+                        if special is not None:
+                            events = special.see(events)
+                        if request.stream:
+                            yield events
+                        else:
+                            held += events
                     break
                 except EngineError as error:
                     visit.go_on(error)
+                    if visit.broke_off is None:
+                        held.clear()
+                        if special is not None:
+                            special.anew()
                 except CallerError as error:
                     if (failed := visit.broke_off) is None:
                         raise
@@ -238,6 +250,8 @@ class Gateway:
                     await batches.aclose()
         if special is not None:
             special.ended(visit)
+        if held:
+            yield held
 
     def _next(self, request: Request, visit: Visit, meter: Meter) -> AsyncGenerator[Sequence[Event], None]:
         """The next attempt at an answer, or at the rest of one."""

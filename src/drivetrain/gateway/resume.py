@@ -32,6 +32,10 @@ class Thread:
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing was said: an answer begins, or begins anew."""
         self._text: list[str] = []
         self._given = 0  # tokens of that, about
         self._tokens = 0  # that earlier engines gave, about
@@ -39,7 +43,7 @@ class Thread:
         self._said = ""  # what the other engine is told of it, and may say again
         self._tail = ""  # white space after that
         self._plain = True  # it is nothing but text
-        self.begun = False  # the caller has some of it
+        self.begun = False  # some of it is there
 
     @property
     def sound(self) -> bool:

@@ -24,9 +24,10 @@ from drivetrain.gateway.admission import Admission
 from drivetrain.gateway.arms import Arms
 from drivetrain.gateway.attempt import Attempts
 from drivetrain.gateway.catalog import Entry
+from drivetrain.gateway.house import House
 from drivetrain.gateway.meter import Call
 from drivetrain.gateway.retries import Retries
-from drivetrain.gateway.visit import House, Visit
+from drivetrain.gateway.visit import Visit
 from drivetrain.gateway.way import Leg
 from drivetrain.governance import SCOPES, Attempt, Comparison, Principal, Resource, Rule
 from drivetrain.rollouts.plan import Compare, Rollout, Shadow, shadowed

@@ -49,6 +49,11 @@ class Special:
             self._heard += events
         return events
 
+    def anew(self) -> None:
+        """What was heard so far is thrown away: the answer is begun once more."""
+        if self._heard is not None:
+            self._heard = []
+
     def ended(self, visit: Visit) -> None:
         """The caller has the whole answer."""
         row, entry = visit.answered, self._entry

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -20,19 +19,18 @@ from drivetrain.errors import (
     ModelMissing,
     ModelNotFound,
 )
-from drivetrain.gateway.admission import Admission, Ticket
+from drivetrain.gateway.admission import Ticket
 from drivetrain.gateway.cache import given_again
 from drivetrain.gateway.catalog import Entry
 from drivetrain.gateway.deadline import Deadlines, deadlines
+from drivetrain.gateway.house import House
 from drivetrain.gateway.meter import Call, Meter, Outcome, Place
 from drivetrain.gateway.receipt import Receipt
 from drivetrain.gateway.resume import Thread
-from drivetrain.gateway.retries import MOST_PAUSE_S, Retries, pause_s, retried
-from drivetrain.gateway.terms import Policies
-from drivetrain.gateway.way import Leg, Members, Way, able, held_s
+from drivetrain.gateway.retries import MOST_PAUSE_S, pause_s, retried
+from drivetrain.gateway.way import Leg, Way, able, held_s
 from drivetrain.governance import Attempt, Price, Rule
 from drivetrain.policies import demand, prices
-from drivetrain.policies.prices import Table
 from drivetrain.policies.terms import Own
 from drivetrain.quota import Demand
 from drivetrain.router import Candidate
@@ -41,24 +39,6 @@ from drivetrain.types import EmbedRequest, Event, Finished, Request, Usage
 NOBODY = Candidate(engine="", model="", why="")  # of a request that was refused before an engine was chosen
 ONE = Demand()
 COME_BACK_S = 1.0  # what a caller is told to wait for an engine that is away, which is looked for so often
-
-
-class Record(Protocol):
-    def attempt(self, attempt: Attempt) -> None: ...
-    def enter(self) -> None: ...
-    def leave(self) -> None: ...
-
-
-class House(NamedTuple):
-    """What every visit finds here."""
-
-    admission: Admission
-    record: Record
-    prices: Callable[[], Table]
-    retries: Retries
-    member: Members
-    policies: Policies
-    version: Callable[[Candidate], str]  # of the model behind it
 
 
 class Visit:
@@ -79,6 +59,7 @@ class Visit:
         "_repeated",
         "_request",
         "_spent",
+        "_streams",
         "_table",
         "_way",
         "answered",
@@ -117,6 +98,7 @@ class Visit:
         self._record = house.record
         self._table = house.prices()
         self._request = request
+        self._streams = isinstance(request, Request) and request.stream  # else the answer is given whole
         self._began_s = time.monotonic()
         self._entry: Entry | None = None  # under whose policy the request is inside; None: it is not
         self._before = 0  # micro-dollars spent under earlier tickets
@@ -133,10 +115,9 @@ class Visit:
         """
         self.leg = first
         entry, alone, members = first.entry, self.call.alone, self._house.member
-        stream = isinstance(self._request, Request) and self._request.stream
         self._comes_under(entry.policy)
         total_s = self.policy.timeouts.total_s
-        self.deadlines = deadlines(self.call, self._began_s, total_s, stream=stream, whose=self._whose_total)
+        self.deadlines = deadlines(self.call, self._began_s, total_s, stream=self._streams, whose=self._whose_total)
         self._model = entry.name
         self._others = _nobody if alone else others
         self._house.retries.asked(entry.name)
@@ -261,9 +242,20 @@ class Visit:
         if self.running:  # the one beside it goes on
             meter.last = False
             return
-        begun = self.thread.begun if self.thread is not None else meter.first_token_s is not None
-        sound = not begun or (self.thread is not None and self.thread.sound)
-        meter.last = self._over = self.receipt.left or not sound or not self._again(error, leg, begun=begun)
+        meter.last = self._over = self.receipt.left or not self._followed(error, leg, meter)
+
+    def _followed(self, error: EngineError, failed: Leg, meter: Meter) -> bool:
+        """By an attempt at the rest of what was said, or at all of it as long as the caller has nothing: of an answer
+        that is given whole he has nothing before its end."""
+        thread = self.thread
+        begun = thread.begun if thread is not None else meter.first_token_s is not None
+        if begun and thread is not None and thread.sound and self._again(error, failed, begun=True):
+            return True
+        if begun and self._streams:
+            return False
+        if thread is not None:
+            thread.begin()
+        return self._again(error, failed, begun=False)
 
     def _heed(self, error: EngineError, leg: Leg) -> None:
         """An engine of our own starts again by itself, and what one of its models asks is not for the others."""
@@ -273,7 +265,7 @@ class Visit:
             member.rest(error.retry_after_s)
 
     def _again(self, error: EngineError, failed: Leg, *, begun: bool) -> bool:
-        """`begun`: the caller has some of the answer, so it has to be resumed."""
+        """`begun`: the answer is to be resumed, for some of it is there."""
         policy = failed.entry.policy
         if not retried(error, policy.retries, self.attempts):
             return False
@@ -325,7 +317,7 @@ class Visit:
 
     @property
     def broke_off(self) -> EngineError | None:
-        """Why the answer, of which the caller has some, has to be resumed."""
+        """Why the answer, of which some is there, is to be resumed. None: the next attempt is at all of it."""
         return self.failed if self.thread is not None and self.thread.begun else None
 
     def given(self, events: Sequence[Event]) -> Sequence[Event]:
