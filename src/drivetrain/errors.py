@@ -13,7 +13,8 @@ DrivetrainError
 │   ├── EngineFailed 502        it broke off, or answered nonsense
 │   ├── EngineTimeout 504       it let a deadline pass
 │   ├── LoadFailed 500          a model could not be loaded; carries the reason
-│   └── ModelMissing 404        it has no such model, although it was sent there
+│   ├── ModelMissing 404        it has no such model, although it was sent there
+│   └── EngineRefused 400       new in a rollout, it refused a request that those before it are asked next
 └── ServerError                 Drivetrain is at fault, or at its limits
     ├── Internal 500            ├── StorageFull 507         ├── Busy 503 (queue full)     ├── Draining 503
     ├── StoreAway 503           ├── SharedStateAway 503
@@ -194,6 +195,14 @@ class ModelMissing(EngineError):
 
     status = 404
     code = "model_missing"
+
+
+class EngineRefused(EngineError):
+    """An engine that is new in a rollout refused a request. Whose mistake that is, those tell who had it before: they
+    are asked next, so no caller is told."""
+
+    status = 400
+    code = "engine_refused"
 
 
 class ServerError(DrivetrainError):

@@ -188,6 +188,10 @@ async def has_no_such_model(pair: Pair) -> None:
     pair.new.script(CHAT, failure("openai", "model"))
 
 
+async def refuses_everything(pair: Pair) -> None:
+    pair.new.script(CHAT, failure("vllm", "tools"))
+
+
 async def is_slow(pair: Pair) -> None:
     pair.new.script(CHAT, SLOW)
 
@@ -197,6 +201,7 @@ async def is_slow(pair: Pair) -> None:
     [
         (fails, "errors"),
         (has_no_such_model, "errors"),
+        (refuses_everything, "errors"),
         pytest.param(is_slow, "first_token", marks=pytest.mark.slow),
     ],
 )

@@ -107,6 +107,7 @@ FAILURES: Mapping[tuple[str, str], tuple[int, Any]] = {
     ("llama-server", "loading"): (503, _llama_server(503, "Loading model", "unavailable_error")),
     ("llama-server", "failure"): (500, _llama_server(500, "compute failed", "server_error")),
     ("vllm", "model"): (404, _openai("The model `x` does not exist.", "NotFoundError", 404)),
+    ("vllm", "tools"): (400, _openai('"auto" tool choice requires a parser to be set', "BadRequestError", 400)),
     ("vllm", "busy"): (503, _openai("The engine is currently busy.", "Service Unavailable", 503)),
     ("vllm", "failure"): (500, _openai("EngineCore encountered an issue.", "InternalServerError", 500)),
     ("sglang", "busy"): (

@@ -13,6 +13,7 @@ from drivetrain.errors import (
     DrivetrainError,
     EngineError,
     EngineOverloaded,
+    EngineRefused,
     EngineUnavailable,
     Internal,
     LoadFailed,
@@ -28,12 +29,14 @@ from drivetrain.quota import Hold, Standing
 from drivetrain.types import Usage
 
 NOTHING = Usage()
+OURS = (Cancelled, BudgetExceeded)  # callers' errors that no engine raises
 LOST = "hedge_lost"  # another engine, asked beside it, was the first to begin
 
 
 class Account:
-    """Use as a context around an attempt. It lets every exception pass but one: that the engine has no such model is
-    its own failure from here on, `ModelMissing`."""
+    """Use as a context around an attempt. It lets every exception pass but two: that the engine has no such model is
+    its own failure from here on, `ModelMissing`; so is that it refused what those before a rollout are asked next,
+    `EngineRefused`."""
 
     __slots__ = ("_leg", "_member", "_meter", "_visit")
 
@@ -51,25 +54,31 @@ class Account:
         tell(self._visit, self._meter)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, ModelNotFound):
-            missing = ModelMissing(error.message, param=error.param)
-            self._close(missing)
-            raise missing from error
-        self._close(error)
+        own = _own_fault(error, self._leg)
+        self._end(own or error)
+        if isinstance(own, EngineRefused) and self._meter.last:
+            own = None  # of those who had it before nobody can be asked: it is the caller's, as far as we know
+        self._close(own or error)
+        if own is not None:
+            raise own from error
 
-    def _close(self, error: BaseException | None) -> None:
-        meter, visit, leg, member = self._meter, self._visit, self._leg, self._member
+    def _end(self, error: BaseException | None) -> None:
+        """What its engine and the request take from it."""
+        meter, visit, member = self._meter, self._visit, self._member
         if not meter.lost:  # else it is not counted any more
             visit.running -= 1
         if member is not None:
             member.ends(meter, worked=worked(error))
             if isinstance(error, EngineUnavailable):
                 member.lost(error.message)
+        if isinstance(error, EngineError):
+            visit.weigh(error, meter, self._leg)
+
+    def _close(self, error: BaseException | None) -> None:
+        meter, visit, leg, member = self._meter, self._visit, self._leg, self._member
         if isinstance(error, DrivetrainError) and meter.first_token_s is None:
             meter.reported = NOTHING  # nothing came of it
             meter.free = True
-        if isinstance(error, EngineError):
-            visit.weigh(error, meter, leg)
         outcome, status, why = verdict(error, meter)
         if meter.lost:
             why = LOST
@@ -81,6 +90,15 @@ class Account:
             why = BudgetExceeded.code
         region = (member.config.region or "") if member is not None else ""
         visit.book(leg, meter, outcome=outcome, status=status, why=why, region=region)
+
+
+def _own_fault(error: BaseException | None, leg: Leg) -> EngineError | None:
+    """What the engine answers for, although it blames the caller."""
+    if isinstance(error, ModelNotFound):
+        return ModelMissing(error.message, param=error.param)
+    if isinstance(error, CallerError) and not isinstance(error, OURS) and leg.entry.spill is not None:
+        return EngineRefused(error.message, param=error.param)
+    return None
 
 
 def tell(visit: Visit, meter: Meter) -> None:
@@ -102,10 +120,12 @@ def _standings(receipt: Receipt, hold: Hold) -> Sequence[Standing]:
 
 def worked(error: BaseException | None) -> bool | None:
     """Whether the engine did its part. None: a caller's mistake, a caller who has gone, or work for which the engine
-    has no room, or not the model, tells nothing about whether it works."""
+    has no room, or not the model, or that others may do, tells nothing about whether it works."""
     if error is None:
         return True
-    if isinstance(error, EngineError) and not isinstance(error, EngineOverloaded | LoadFailed | ModelMissing):
+    if isinstance(error, EngineError) and not isinstance(
+        error, EngineOverloaded | LoadFailed | ModelMissing | EngineRefused
+    ):
         return False
     return None
 

@@ -15,6 +15,7 @@ from drivetrain.errors import (
     DrivetrainError,
     EngineError,
     EngineOverloaded,
+    EngineRefused,
     EngineUnavailable,
     ModelMissing,
     ModelNotFound,
@@ -180,7 +181,7 @@ class Visit:
             raise
         except DrivetrainError as error:
             self.refuse(error)
-            if (failed := self.failed) is None or isinstance(error, DeadlineExceeded):
+            if (failed := self.failed) is None or isinstance(error, DeadlineExceeded) or type(failed) is EngineRefused:
                 raise
             words = f"{failed.message}; the next engine was not tried: {error.message}"
             raise type(failed)(words, retry_after_s=failed.retry_after_s) from error
@@ -266,10 +267,12 @@ class Visit:
 
     def _again(self, error: EngineError, failed: Leg, *, begun: bool) -> bool:
         """`begun`: the answer is to be resumed, for some of it is there."""
-        policy = failed.entry.policy
-        if not retried(error, policy.retries, self.attempts):
+        policy, refused = failed.entry.policy, isinstance(error, EngineRefused)
+        if begun if refused else not retried(error, policy.retries, self.attempts):
             return False
         fit = (lambda leg: leg.entry is failed.entry and self._resumes(leg)) if begun else None
+        if refused:  # whose mistake it is, those tell who had it before
+            fit = lambda leg: leg.entry is failed.entry.spill  # noqa: E731
         leg, wait_s = self._others_now().next(fit), 0.0
         if leg is None:
             again_s = None if self._repeated else pause_s(error, self._house.retries.draw)

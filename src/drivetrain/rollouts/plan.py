@@ -19,7 +19,7 @@ BUCKETS: Final = 10_000  # callers are told apart so finely: a share is exact to
 
 # How the label of a row of the ledger ends, after ID:ARM, where it is not of a caller at that arm.
 SHADOW: Final = ":shadow"  # a copy, of which no caller saw anything
-SPILL: Final = ":spill"  # the baseline's, in the place of another arm whose engines were set aside
+SPILL: Final = ":spill"  # the baseline's, in the place of another arm whose engines were set aside, failed or refused
 
 
 class Arm(Value, frozen=True, kw_only=True, omit_defaults=True):

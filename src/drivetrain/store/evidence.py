@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, func, or_, select, text
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, exists, func, not_, or_, select, text
 
+from drivetrain.errors import EngineRefused
 from drivetrain.rollouts.evidence import Evidence, Seen, Tally
 from drivetrain.rollouts.plan import SHADOW, SPILL, Rollout
 from drivetrain.store.database import Store
@@ -73,10 +74,11 @@ class Sighting:
         asked = select(_ROWS.seq, *columns, _ROWS.completion_tokens, _ROWS.cost_micro_usd)
         of_these = (text("rollout <> ''"), _ROWS.rollout.in_(since))  # as the index says it
         first_s = min(since_s for _, since_s in since.values())
-        told = or_(_ROWS.rollout.not_in(_spilled(self.rollout)), _ROWS.position == 1)
+        told = or_(_ROWS.rollout.not_in(_spilled(self.rollout)), _ROWS.position == 1, _answers_refused())
         refused = (_ROWS.outcome == "rejected", _ROWS.engine != "")  # by an engine, though the baseline had answered it
         refused_copy = and_(_ROWS.rollout.endswith(SHADOW), *refused)
-        relevant = (or_(_ROWS.outcome.in_(_OUTCOMES), refused_copy), _ROWS.started_s >= first_s, told)
+        open_ = and_(_ROWS.outcome == "absorbed", _ROWS.why == EngineRefused.code)  # the baseline's answer will tell
+        relevant = (or_(_ROWS.outcome.in_(_OUTCOMES), refused_copy), not_(open_), _ROWS.started_s >= first_s, told)
         return asked.where(*of_these, *relevant).order_by(_ROWS.seq)
 
     def _comparisons(self) -> Select[Any]:
@@ -88,7 +90,7 @@ class Sighting:
 def _labels(connection: Connection, rollout: Rollout) -> Mapping[str, tuple[str, float]]:
     """Which rows are whose: while no caller gets the new arm, its copies of requests tell about it; while all do, the
     baseline is what it was in the stage before. A request that went to the baseline's engines at once, because those of
-    the new arm were set aside, is the new arm's failure."""
+    the new arm were set aside, or that they answered after those had refused it, is the new arm's failure."""
     since_s = {arm.name: (f"{rollout.id}:{arm.name}", rollout.since_s) for arm in rollout.arms}
     if rollout.stages:
         stage = rollout.stages[rollout.stage]
@@ -104,6 +106,13 @@ def _labels(connection: Connection, rollout: Rollout) -> Mapping[str, tuple[str,
 def _spilled(rollout: Rollout) -> Sequence[str]:
     """The label of requests of the new arm that the baseline's engines took over. Of several arms nobody can tell."""
     return [f"{rollout.id}:{rollout.arms[0].name}{SPILL}"] if rollout.kind == "rollout" else []
+
+
+def _answers_refused() -> ColumnElement[bool]:
+    """Whether the baseline gave an answer to what the new arm had refused as the caller's mistake: it was none."""
+    earlier = attempts.alias().c
+    refusals = (earlier.request_id == _ROWS.request_id, earlier.why == EngineRefused.code)
+    return and_(_ROWS.outcome == "ok", exists().where(*refusals, earlier.outcome == "absorbed"))
 
 
 def _before(connection: Connection, rollout: Rollout) -> float:

@@ -1,5 +1,6 @@
 """Arms of rollouts and system prompts: who gets which, what the engines are asked, and what the ledger says of it."""
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -10,7 +11,17 @@ from msgspec.structs import replace
 
 from drivetrain.config.schema import Policy, Retries, Target
 from drivetrain.dialects import openai
-from drivetrain.errors import BadRequest, DrivetrainError, EngineFailed, Forbidden, ModelNotFound, StoreAway
+from drivetrain.errors import (
+    BadRequest,
+    ContextOverflow,
+    DrivetrainError,
+    EngineFailed,
+    Forbidden,
+    ModelNotFound,
+    StoreAway,
+    TooLarge,
+    Unsupported,
+)
 from drivetrain.gateway import Call, Gateway
 from drivetrain.gateway.arms import rendered, subject
 from drivetrain.governance import Principal
@@ -122,6 +133,65 @@ async def test_who_goes_back_to_the_models_own_engines_takes_nothing_of_the_budg
     with pytest.raises(EngineFailed, match="old broke; no other attempt was made"):
         await collect(gateway)
     assert [row.engine for row in notebook.attempts] == ["new", "old", "new", "old"]
+
+
+REFUSALS = [BadRequest("no tools here"), ContextOverflow("too long"), Unsupported("no images"), TooLarge("too much")]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_what_the_engines_of_an_arm_refuse_the_models_own_are_asked_whatever_the_rules_of_retries(
+    refusal: DrivetrainError,
+) -> None:
+    none = Retries(max=0, budget_percent=0, least=0)
+    gateway, notebook, _, new = house(planned(rollout()), policy=Policy(retries=none))
+    for _ in range(20):
+        new.play((refusal,))
+        assert fold(await collect(gateway)).choices[0].text == "Hello world"
+    assert [(row.engine, row.rollout, row.outcome, row.status, row.final) for row in notebook.attempts[:2]] == [
+        ("new", "R:new", "absorbed", 400, False),
+        ("old", "R:baseline:spill", "ok", 200, True),
+    ]
+    assert {row.why for row in notebook.attempts if row.engine == "new"} == {"engine_refused"}
+    assert gateway.pool.members["new"].breaker.state(time.monotonic()) == "closed"
+
+
+async def test_what_the_models_own_engines_refuse_too_was_the_callers_mistake() -> None:
+    gateway, notebook, old, new = house(planned(rollout()))
+    new.play((BadRequest("new says no"),))
+    old.play((BadRequest("old says no", param="messages"),))
+    with pytest.raises(BadRequest, match=r"^old says no$") as told:
+        await collect(gateway)
+    assert told.value.param == "messages"
+    assert [(row.engine, row.outcome, row.why, row.final) for row in notebook.attempts] == [
+        ("new", "absorbed", "engine_refused", False),
+        ("old", "rejected", "invalid_request", True),
+    ]
+
+
+async def test_what_an_arm_refuses_goes_to_no_other_engine_of_it() -> None:
+    """A caller's mistake is not shown to every new engine; `other` has the request only if `new` was not asked."""
+    both = (*NEW, Target(engine="other", model="new-model", tier=1))
+    old, new, other = ScriptedEngine("old"), ScriptedEngine("new", (BadRequest("no"),)), ScriptedEngine("other")
+    gateway, _ = gateway_over(old, new, other, route=route_to(old), plan=planned(rollout(targets=both)))
+    assert fold(await collect(gateway)).choices[0].text == "Hello world"
+    assert (len(old.asked), len(new.asked), len(other.asked)) == (1, 1, 0)
+
+
+async def test_who_wants_no_second_engine_is_told_what_the_new_one_says() -> None:
+    gateway, notebook, old, new = house(planned(rollout()))
+    new.play((BadRequest("new says no"),))
+    with pytest.raises(BadRequest, match=r"^new says no$"):
+        await collect(gateway, call=replace(CALL, alone=True))
+    assert old.asked == []
+    assert [(row.outcome, row.why) for row in notebook.attempts] == [("rejected", "invalid_request")]
+
+
+async def test_a_parameter_of_an_arm_that_cannot_be_read_is_the_arms_failure() -> None:
+    gateway, notebook, old, new = house(planned(rollout(parameters={"temperature": "hot"})))
+    assert fold(await collect(gateway)).choices[0].text == "Hello world"
+    assert (len(old.asked), len(new.asked)) == (1, 0)
+    first = notebook.attempts[0]
+    assert (first.rollout, first.outcome, first.why) == ("R:new", "absorbed", "engine_refused")
 
 
 async def test_once_a_rollout_is_done_the_old_engines_are_not_asked_any_more() -> None:

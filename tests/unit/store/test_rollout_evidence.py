@@ -119,6 +119,20 @@ def test_a_request_that_the_new_engines_could_not_even_be_asked_for_is_their_fai
 
 
 @ON_SQLITE
+def test_what_the_new_engines_refused_is_their_failure_if_the_baseline_answers_it_else_nobodys(
+    rollouts: Rollouts, store: Store, book: Book
+) -> None:
+    one = begun(rollouts)
+    refused: dict[str, Any] = {"outcome": "absorbed", "why": "engine_refused", "status": 400, "final": False}
+    for id, outcome in (("req_1", "ok"), ("req_2", "rejected"), ("req_3", "error")):
+        book.write(f"{one.id}:new", request_id=id, **refused)
+        book.write(f"{one.id}:baseline:spill", request_id=id, position=2, outcome=outcome)
+    baseline, arm = of(store, one)
+    assert baseline == seen(0)
+    assert (arm.requests, arm.failures) == (1, 1)
+
+
+@ON_SQLITE
 def test_rows_from_before_the_stage_do_not_count(rollouts: Rollouts, store: Store, book: Book, clock: Clock) -> None:
     one = begun(rollouts)
     book.write(f"{one.id}:baseline", after_s=-1.0)
