@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
+from drivetrain import parameters
 from drivetrain.errors import BadRequest
 from drivetrain.rollouts.plan import BUCKETS, Arm, Guards, Rollout, Shadow, Stage
 
@@ -44,8 +45,18 @@ def _of_arms(arms: tuple[Arm, ...]) -> Iterator[Flaw]:
             yield "arms", f"name {arm.name[:_NAME_CHARACTERS]!r}; write letters, digits, `-`, `_` and `.`"
         if arm.targets == ():
             yield "arms", f"{arm.name!r} has no targets; leave `targets` out to have those of the model"
+        for name, wrong in _of_parameters(arm):
+            yield "arms", f"parameter {name!r} of {arm.name!r} {wrong}"
         if arm.prompt is not None and not all(arm.prompt.rpartition("@")):
             yield "arms", f"prompt {arm.prompt!r} of {arm.name!r}; write `name@version`"
+
+
+def _of_parameters(arm: Arm) -> Iterator[tuple[str, str]]:
+    """One that no request could use, or that nobody reads: nothing would be new."""
+    yield from parameters.flaws(arm.parameters)
+    for name in arm.parameters:
+        if name not in parameters.PARAMETERS:
+            yield name, f"is none; there are {', '.join(parameters.PARAMETERS)}"
 
 
 def _of_rollout(rollout: Rollout) -> Iterator[Flaw]:

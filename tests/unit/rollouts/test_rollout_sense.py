@@ -30,6 +30,10 @@ def staged(**members: float) -> Rollout:
     return made(replace(canary(5)[0], **members), *canary(100))
 
 
+def with_parameters(**parameters: object) -> Rollout:
+    return replace(GOOD, arms=(Arm(name="a"), Arm(name="b", parameters=parameters)))
+
+
 CASES = [
     Case(replace(GOOD, arms=arms("baseline")), "arms", "there are 1; write a baseline and another one"),
     Case(replace(GOOD, arms=arms("a", "b", "c")), "arms", "a rollout has a baseline and one other arm"),
@@ -40,6 +44,8 @@ CASES = [
     Case(replace(GOOD, arms=arms("a", "b" * 65)), "arms", "write letters, digits"),
     Case(replace(GOOD, arms=(Arm(name="a"), Arm(name="b", targets=()))), "arms", "'b' has no targets"),
     Case(replace(GOOD, arms=(Arm(name="a"), Arm(name="b", prompt="help"))), "arms", "write `name@version`"),
+    Case(with_parameters(temperature="hot"), "arms", "parameter 'temperature' of 'b' must be a number, not 'hot'"),
+    Case(with_parameters(bogus=1), "arms", "parameter 'bogus' of 'b' is none; there are max_tokens, "),
     Case(replace(GOOD, shares=(1.0, 1.0)), "shares", "a rollout has stages"),
     Case(replace(GOOD, stages=()), "stages", "write one at least"),
     Case(made(*canary(5, 50)), "stages", "the last one has 50 percent; it has to have 100"),
