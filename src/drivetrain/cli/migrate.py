@@ -288,22 +288,45 @@ def shift(call: Call, share: str | float, which: str | None) -> None:
     """Send callers to the new engine.
 
     What is paused goes on in its stage; what runs goes to the next one. From there it goes on by itself, as the guards
-    allow. `--to 25` goes to the stage with so many percent at once, whatever the guards say.
+    allow. `--to 25` goes to the stage with so many percent at once, whatever the guards say; there has to be such a
+    stage.
     """
     with office(call) as at:
         name = _name_of(at, which)
-        moved = [_shifted(at, one, share) for one in _on_its_way(at, name)]
+        going = _on_its_way(at, name)
+        if not isinstance(share, str):
+            _check_share(going, share)
+        moved = [_shifted(at, one, share) for one in going]
     _tell(call, name, moved)
 
 
+def _check_share(going: Sequence[Rollout], share: float) -> None:
+    """Before anything is moved. Raises `Misused` for a share that no stage has, or that callers are beyond already."""
+    for one in going:
+        shares = [stage.percent for stage in one.stages if stage.percent > 0]
+        if share not in shares:
+            there = ", ".join(f"{percent:g}" for percent in shares)
+            raise Misused(f"--to {share:g}: {one.model!r} has no such stage; there are {there}")
+    if all(_beyond(one, share) for one in going):
+        now = going[0].stages[going[0].stage].percent
+        back = "a share only grows; to send everybody back: drivetrain migrate rollback"
+        raise Misused(f"--to {share:g}: {going[0].model!r} is at {now:g} % already; {back}")
+
+
+def _beyond(one: Rollout, share: float) -> bool:
+    return one.stages[one.stage].percent > share
+
+
 def _shifted(at: Office, one: Rollout, share: str | float) -> Rollout:
+    if not isinstance(share, str) and _beyond(one, share):
+        return one
     why = _WHY.format(word="shift", actor=at.actor)
     begun = one.state == "paused"
     if begun:
         one = at.rollouts.move(one.id, None, "resume", why=why, actor=at.actor)
     if isinstance(share, str):
         return one if begun else at.rollouts.move(one.id, one.version, "advance", why=why, actor=at.actor)
-    stage = planning.reached(one.stages, share) or 0
+    stage = planning.reached(one.stages, share)
     while one.state == "running" and one.stage < stage:
         try:
             one = at.rollouts.move(one.id, one.version, "advance", why=why, actor=at.actor)

@@ -414,6 +414,14 @@ async def test_a_migration_from_its_check_to_its_way_back(house: House) -> None:
     assert {one["state"] for one in await house.rollouts("migrate shift")} == {"running"}
     assert {one["stage"] for one in await house.rollouts("migrate shift")} == {1}
     assert {one["stage"] for one in await house.rollouts("migrate shift --to 25")} == {3}
+    for share, problem in (
+        (33, "has no such stage; there are 1, 5, 25, 100"),
+        (5, "is at 25 % already"),
+        (0, "no such"),
+    ):
+        refused = await house.type(f"migrate shift --to {share}")
+        assert (refused.code, problem in refused.err) == (2, True), refused.err
+        assert {one["stage"] for one in await house.rollouts("migrate status")} == {3}
     assert {one["stage"] for one in await house.rollouts("migrate shift --to 100")} == {4}
     assert {one["state"] for one in await house.rollouts("migrate shift --to next")} == {"done"}
     assert (await house.type("migrate shift")).code == 3
@@ -492,6 +500,7 @@ async def test_what_is_planned_is_validated_without_naming_it_again(house: House
         ("check --from box --to gone", 2, "there is no engine 'gone'"),
         ("check --from box --to box", 2, "--from and --to are both 'box'"),
         ("check --from gpu --to local", 1, ""),
+        ("check --from box --to gpu --map foo=bar", 2, "--map foo=bar: box has no model 'foo'; there are"),
         ("validate --from box", 2, "name both --from and --to, or neither"),
         ("plan --from box --to gpu --model gone", 3, "box does not answer 'gone'"),
         ("shift", 3, "no migration is planned"),

@@ -86,9 +86,9 @@ def newest(rollouts: Sequence[Rollout]) -> str | None:
     return names[-1] if names else None
 
 
-def reached(stages: Sequence[Stage], percent: float) -> int | None:
-    """The first stage with at least so many callers."""
-    return next((at for at, stage in enumerate(stages) if stage.percent >= percent), None)
+def reached(stages: Sequence[Stage], percent: float) -> int:
+    """The first stage with at least so many callers, which the last one has."""
+    return next(at for at, stage in enumerate(stages) if stage.percent >= percent)
 
 
 def mapped(rollouts: Sequence[Rollout], source: str, target: str) -> dict[str, str]:

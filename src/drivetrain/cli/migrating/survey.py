@@ -42,6 +42,7 @@ async def survey(call: Call, at: Office, source: str, target: str, given: Mappin
         raise Misused(f"--from and --to are both {source!r}")
     library = sides.stored(call)
     one, two = [await sides.side(call, at.config, name, library) for name in (source, target)]
+    _check_given(given, one)
     listed = await sides.listed(call, at.config, (one, two))
     names = tuple(publics(at.config, library, listed, Plan(rollouts=at.in_force())))
     judged = []
@@ -52,6 +53,15 @@ async def survey(call: Call, at: Office, source: str, target: str, given: Mappin
     if not judged:
         raise Missing(f"engine {source!r} answers no public name: there is nothing to move")
     return Survey(source=one, target=two, publics=names, judged=tuple(judged))
+
+
+def _check_given(given: Mapping[str, str], source: Side) -> None:
+    """That each --map is of a model of the source; whether the target has the other is told model by model. Raises
+    `Misused`."""
+    for name, becomes in given.items():
+        if all(plain(model.id) != plain(name) for model in source.models):
+            there = ", ".join(sorted(model.id for model in source.models))
+            raise Misused(f"--map {name}={becomes}: {source.name} has no model {name!r}; there are {there}")
 
 
 class How(Value, frozen=True, kw_only=True):
