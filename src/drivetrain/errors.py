@@ -151,7 +151,8 @@ class EngineError(DrivetrainError):
 
 
 class EngineUnavailable(EngineError):
-    """No connection to the engine, or it does not take requests yet."""
+    """No connection to the engine, or it does not take requests yet; or every engine of the model has failed or is set
+    aside."""
 
     status = 503
     code = "engine_unavailable"

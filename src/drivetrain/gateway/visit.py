@@ -14,6 +14,7 @@ from drivetrain.errors import (
     DeadlineExceeded,
     DrivetrainError,
     EngineError,
+    EngineFailed,
     EngineOverloaded,
     EngineRefused,
     EngineUnavailable,
@@ -49,6 +50,7 @@ class Visit:
         "_admission",
         "_before",
         "_began_s",
+        "_dead",
         "_elsewhere_s",
         "_entry",
         "_house",
@@ -106,6 +108,7 @@ class Visit:
         self._elsewhere_s = 0.0  # spent in lines, in pauses, and at engines
         self._way: Way | None = None  # None: there was no need to look who else there is
         self._pause_s = 0.0  # before the next attempt
+        self._dead = False  # nobody is left who could well be asked
         self._spent = False  # the budget of retries is used up
         self._repeated = False  # the last engine left was given a second chance
 
@@ -230,6 +233,9 @@ class Visit:
         """With why nobody else was asked, and when to come back, where there is something to say."""
         if isinstance(error, ModelMissing):
             return ModelNotFound(error.message, param=error.param)
+        if self._dead and isinstance(error, EngineFailed):
+            words = f"{error.message}; every engine of model {self._model!r} has failed or is set aside"
+            return EngineUnavailable(words, retry_after_s=error.retry_after_s or COME_BACK_S)
         away = error.status == EngineUnavailable.status
         if not self._spent and (error.retry_after_s is not None or not away):
             return error
@@ -248,7 +254,7 @@ class Visit:
     def _followed(self, error: EngineError, failed: Leg, meter: Meter) -> bool:
         """By an attempt at the rest of what was said, or at all of it as long as the caller has nothing: of an answer
         that is given whole he has nothing before its end."""
-        thread = self.thread
+        self._dead, thread = False, self.thread
         begun = thread.begun if thread is not None else meter.first_token_s is not None
         if begun and thread is not None and thread.sound and self._again(error, failed, begun=True):
             return True
@@ -256,6 +262,8 @@ class Visit:
             return False
         if thread is not None:
             thread.begin()
+        way = self._others_now()
+        self._dead = not way.open and not (way.lone and able(self._house.member, failed))
         return self._again(error, failed, begun=False)
 
     def _heed(self, error: EngineError, leg: Leg) -> None:

@@ -25,6 +25,12 @@ class Way:
     def __init__(self, members: Members, legs: Sequence[Leg]) -> None:
         self._members = members
         self._legs = list(legs)
+        self.lone = not legs  # there never was anybody else
+
+    @property
+    def open(self) -> bool:
+        """Whether one is left that could well be asked now."""
+        return any(held_s(self._members, leg) <= 0 and able(self._members, leg) for leg in self._legs)
 
     def next(self, fit: Callable[[Leg], bool] | None = None) -> Leg | None:
         """The best one that may be asked now, of those that are `fit`: an engine that is able, if there is one, else

@@ -200,6 +200,15 @@ async def test_a_caller_who_wants_no_fallback_gets_the_first_engine_or_its_error
 
 
 @pytest.mark.anyio
+async def test_a_caller_who_wants_no_fallback_may_be_asked_for_twice_at_the_same_engine_only() -> None:
+    first, second = (ScriptedEngine(name, (EngineFailed(f"{name} broke"),)) for name in "ab")
+    gateway, _ = gateway_over(first, second)
+    with pytest.raises(EngineFailed, match="a broke"):
+        await collect(gateway, replace(CALL, alone=True))
+    assert (len(first.asked), second.asked) == (2, [])
+
+
+@pytest.mark.anyio
 async def test_no_pause_is_made_that_would_outlast_the_request() -> None:
     engine = ScriptedEngine("a", (EngineOverloaded("busy", retry_after_s=1.0),))
     gateway, _ = gateway_over(engine)
@@ -288,6 +297,53 @@ async def test_a_dead_pool_says_when_to_come_back_and_why_no_other_was_asked() -
         await collect(gateway)
     assert refusal.value.message == "a is away; no other attempt was made, for too many of this model's requests fail"
     assert (refusal.value.status, refusal.value.retry_after_s) == (503, 1.0)
+
+
+@pytest.mark.anyio
+async def test_when_every_engine_has_failed_the_caller_is_told_when_to_come_back() -> None:
+    engines = [ScriptedEngine(name, (EngineFailed(f"{name} broke"),)) for name in "abc"]
+    gateway, notebook = gateway_over(*engines)
+    with pytest.raises(EngineUnavailable) as refusal:
+        await collect(gateway)
+    assert refusal.value.message == "c broke; every engine of model 'chat' has failed or is set aside"
+    assert (refusal.value.status, refusal.value.retry_after_s) == (503, 1.0)
+    assert [row.status for row in notebook.attempts] == [502, 502, 502]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("rule", "retry_after_s"), [(Rule(max=0), None), (Rule(least=0, budget_percent=0), 1.0)], ids=["max", "budget"]
+)
+async def test_an_engine_that_could_still_be_asked_leaves_the_error_of_the_one_that_failed(
+    rule: Rule, retry_after_s: float | None
+) -> None:
+    engines = [ScriptedEngine(name, (EngineFailed(f"{name} broke"),)) for name in "ab"]
+    gateway, _ = gateway_over(*engines, policy=Policy(retries=rule))
+    with pytest.raises(EngineFailed, match="a broke") as refusal:
+        await collect(gateway)
+    assert refusal.value.retry_after_s == retry_after_s
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_has_begun_ends_with_the_error_of_its_engine_though_nobody_else_is_left() -> None:
+    failed, broke = EngineFailed("b failed"), EngineFailed("b broke")
+    engines = ScriptedEngine("a", (EngineFailed("a broke"),)), ScriptedEngine("b", (failed,), ([HELLO], broke))
+    gateway, _ = gateway_over(*engines)
+    with pytest.raises(EngineFailed, match=r"b broke$"):
+        await collect(gateway)
+
+
+@pytest.mark.anyio
+async def test_a_lone_engine_that_is_set_aside_is_a_dead_pool_too() -> None:
+    gateway, _ = gateway_over(ScriptedEngine("a", (EngineFailed("a broke"),)))
+    frozen(gateway)
+    with pytest.raises(EngineFailed):
+        await collect(gateway)
+    while gateway.pool.members["a"].standing().state == "closed":
+        with pytest.raises(EngineError):
+            await collect(gateway)
+    with pytest.raises(EngineUnavailable, match="set aside"):
+        await collect(gateway)
 
 
 @pytest.mark.anyio
