@@ -33,7 +33,7 @@ def create(call: Call, model: str, prompts: Sequence[str], shares: str | None, p
         fields["shares"] = _shares(shares)
     fields.setdefault("shares", [1.0] * len(fields.get("arms") or ()))
     with office(call) as at:
-        fields |= {"model": known_model(at, model), "kind": "experiment"}
+        fields |= {"model": known_model(call, at, model), "kind": "experiment"}
         made = at.rollouts.create(fields, engines=at.config.engines, actor=at.actor)
         if call.json:
             output.emit(told(made))

@@ -1,13 +1,17 @@
 """How rollouts and experiments are written on the command line, and how what was seen of them is shown."""
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from drivetrain.cli.command import Misused
+from drivetrain.cli.command import Call, Missing, Misused
+from drivetrain.cli.migrating import sides
 from drivetrain.cli.office import Office
 from drivetrain.config import document
+from drivetrain.config.problems import suggestion
 from drivetrain.policies.access import plain
 from drivetrain.rollouts.plan import Arm, Guards
 
@@ -52,10 +56,36 @@ def from_file(path: Path) -> dict[str, Any]:
     return found
 
 
-def known_model(at: Office, model: str) -> str:
-    """As the configuration spells it. A name that it does not have may be one of the library, or of an engine."""
+def known_model(call: Call, at: Office, model: str) -> str:
+    """As the configuration spells it; else it is one of the library, or of an engine. Raises `Missing` if it is of
+    none."""
     wanted = plain(model)
-    return next((name for name in at.config.models if plain(name) == wanted), model)
+    if (name := next((name for name in at.config.models if plain(name) == wanted), None)) is not None:
+        return name
+    if any(plain(spec.id) == wanted for spec in sides.stored(call)):
+        return model
+    listed = asyncio.run(sides.listed(call, at.config, ()))
+    known = {plain(one.id): one.id for models in listed.values() for one in models}
+    if wanted not in known and all(listed.values()):
+        names = sorted({*at.config.models, *known.values()})
+        raise Missing(f"there is no model {model!r}{suggestion(model, names)}")
+    if wanted not in known:
+        click.echo(f"model {model!r} is not known here, and an engine that may have it could not be asked", err=True)
+    return model
+
+
+def check_targets(call: Call, at: Office, targets: Sequence[Mapping[str, str]]) -> None:
+    """Raises `Missing` for a model that its engine does not list. What cannot be asked is told."""
+    for target in targets:
+        engine, model = target["engine"], target["model"]
+        entry = at.config.engines.get(engine)
+        if entry is None or entry.kind == sides.EMBEDDED:
+            continue  # told when it is made, or known by the library alone
+        names = [one.id for one in asyncio.run(sides.models_of(call, engine, entry))]
+        if not names:
+            click.echo(f"engine {engine!r} does not tell now whether it has {model!r}", err=True)
+        elif plain(model) not in map(plain, names):
+            raise Missing(f"engine {engine!r} has no model {model!r}; it has {', '.join(sorted(names))}")
 
 
 def described(arm: Arm) -> str:

@@ -512,3 +512,17 @@ async def test_what_cannot_be_moved_is_told(house: House, words: str, code: int,
     outcome = await house.type(f"migrate {words}")
     assert outcome.code == code, outcome.out + outcome.err
     assert problem in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("chat --to gpu/none", "engine 'gpu' has no model 'none'; it has "),
+        (f"nomodel --to gpu/{FAKE}", "there is no model 'nomodel'; known: chat"),
+    ],
+)
+async def test_a_rollout_of_a_model_or_to_a_model_that_there_is_not_is_told(
+    house: House, words: str, problem: str
+) -> None:
+    outcome = await house.type(f"rollouts create {words}")
+    assert (outcome.code, problem in outcome.err) == (3, True), outcome.err

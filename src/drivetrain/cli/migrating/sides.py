@@ -139,11 +139,12 @@ async def listed(call: Call, config: Config, known: Sequence[Side]) -> Mapping[s
     for name, entry in config.engines.items():
         if entry.kind == EMBEDDED:
             continue
-        found[name] = have[name] if name in have else await _models(call, name, entry)
+        found[name] = have[name] if name in have else await models_of(call, name, entry)
     return found
 
 
-async def _models(call: Call, name: str, entry: Entry) -> Sequence[Model]:
+async def models_of(call: Call, name: str, entry: Entry) -> Sequence[Model]:
+    """What an engine behind a URL lists; nothing if it is away."""
     try:
         async with reached(call, name, entry) as engine:
             return await engine.models()
