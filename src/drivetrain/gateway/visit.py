@@ -30,7 +30,7 @@ from drivetrain.gateway.meter import Call, Meter, Outcome, Place
 from drivetrain.gateway.receipt import Receipt
 from drivetrain.gateway.resume import Thread
 from drivetrain.gateway.retries import MOST_PAUSE_S, pause_s, retried
-from drivetrain.gateway.way import Leg, Way, able, held_s
+from drivetrain.gateway.way import Leg, Way, able, heed, held_s
 from drivetrain.governance import Attempt, Price, Rule
 from drivetrain.policies import demand, prices
 from drivetrain.policies.terms import Own
@@ -245,7 +245,7 @@ class Visit:
     def weigh(self, error: EngineError, meter: Meter, leg: Leg) -> None:
         """An attempt has failed: decide whether another follows, which `meter.last` tells from now on. An engine that
         said when to come back is left alone until then."""
-        self._heed(error, leg)
+        heed(self._house.member, leg, error)
         if self.running:  # the one beside it goes on
             meter.last = False
             return
@@ -265,13 +265,6 @@ class Visit:
         way = self._others_now()
         self._dead = not way.open and not (way.lone and able(self._house.member, failed))
         return self._again(error, failed, begun=False)
-
-    def _heed(self, error: EngineError, leg: Leg) -> None:
-        """An engine of our own starts again by itself, and what one of its models asks is not for the others."""
-        member = self._house.member(leg.candidate.engine)
-        busy = isinstance(error, EngineOverloaded | EngineUnavailable)
-        if busy and error.retry_after_s and member is not None and not member.embedded:
-            member.rest(error.retry_after_s)
 
     def _again(self, error: EngineError, failed: Leg, *, begun: bool) -> bool:
         """`begun`: the answer is to be resumed, for some of it is there."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
+from drivetrain.errors import EngineError, EngineOverloaded, EngineUnavailable
 from drivetrain.gateway.catalog import Entry
 from drivetrain.gateway.pool import Member
 from drivetrain.router import Candidate
@@ -71,3 +72,12 @@ def able(members: Members, leg: Leg) -> bool:
     """Whether nothing is known against asking it."""
     member = members(leg.candidate.engine)
     return member is not None and member.standing(leg.candidate.model).able
+
+
+def heed(members: Members, leg: Leg, error: EngineError) -> None:
+    """Who is busy or away and says when to come back is left alone until then. Not so an engine of our own: it starts
+    again by itself, and what one of its models asks is not for the others."""
+    member = members(leg.candidate.engine)
+    busy = isinstance(error, EngineOverloaded | EngineUnavailable)
+    if busy and error.retry_after_s and member is not None and not member.embedded:
+        member.rest(error.retry_after_s)

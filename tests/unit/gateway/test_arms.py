@@ -16,6 +16,7 @@ from drivetrain.errors import (
     ContextOverflow,
     DrivetrainError,
     EngineFailed,
+    EngineUnavailable,
     Forbidden,
     ModelNotFound,
     StoreAway,
@@ -130,7 +131,7 @@ async def test_who_goes_back_to_the_models_own_engines_takes_nothing_of_the_budg
     assert fold(await collect(gateway)).choices[0].text == "Hello world"
     new.play((failure,))
     old.play((EngineFailed("old broke"),))
-    with pytest.raises(EngineFailed, match="old broke; no other attempt was made"):
+    with pytest.raises(EngineUnavailable, match="old broke; every engine of model 'chat' has failed"):
         await collect(gateway)
     assert [row.engine for row in notebook.attempts] == ["new", "old", "new", "old"]
 
