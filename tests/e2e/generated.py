@@ -119,4 +119,6 @@ def _judged(spec: Spec, recorder: ScenarioRecorder) -> Iterator[Outcome]:
             case.method.lower(), case.operation.path, response.status_code, media_type, response.content or b""
         )
         told = [check.failure_info.failure for check in recorder.checks.get(number, ()) if check.failure_info]
-        yield Outcome(label, sent, answer.status, [*map(str, told), *spec.faults(answer)])
+        said = f"{answer.status} {answer.body[:300]!r}"
+        faults = [f"{fault}: {said}" for fault in (*map(str, told), *spec.faults(answer))]
+        yield Outcome(label, sent, answer.status, faults)
