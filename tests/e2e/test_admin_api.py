@@ -487,7 +487,9 @@ async def test_a_request_is_explained_as_it_was_and_as_it_would_be(server: Gover
     assert [(row["engine"], row["why"]) for row in told["then"]] == [("gone", "engine_unavailable"), ("box", "load 2")]
     now = told["now"]
     assert (now["prompt_tokens"], now["output_tokens"]) == (40, 9)
-    assert [(seen["engine"], seen["why"]) for seen in now["choices"][0]["candidates"]] == [("box", "only target (not probed yet)")]
+    assert [(seen["engine"], seen["why"]) for seen in now["choices"][0]["candidates"]] == [
+        ("box", "only target (not probed yet)")
+    ]
     longer = (await root.get(f"{V1}/explain/req_1", params={"prompt_tokens": "9000"})).json()
     assert longer["now"]["prompt_tokens"] == 9000
 

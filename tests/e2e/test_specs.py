@@ -138,6 +138,12 @@ OPENAI_TABLE = [
         },
         status=400,
     ),
+    Asked(
+        "a tool that is no function",
+        CHAT,
+        {**SHORT, "messages": ASK, "tools": [{"type": "custom", "custom": {"name": "a"}}]},
+        status=400,
+    ),
     Asked("too long", CHAT, {**SHORT, "messages": [{"role": "user", "content": "word " * 20_000}]}, status=400),
     Asked("no JSON", CHAT, b"{", status=400),
     Asked("a wrong verb", CHAT, status=405, method="get"),

@@ -63,6 +63,7 @@ class LlamaCpp:
         _refuse_what_it_cannot_see(spec, request)
         _refuse_to_fill_in(spec, request)
         _refuse_to_weigh_the_prompt(request)
+        tools.refuse_others(request)
         with self._fleet.lease(request.model, request.options, request.keep_alive_s) as lease:
             while (running := await lease.step()) is None:
                 yield (Progress(stage="queued" if lease.queued else "loading", fraction=lease.fraction),)

@@ -13,6 +13,7 @@ from msgspec import Raw
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
+from drivetrain.errors import Unsupported
 from drivetrain.types import Event, Message, NamedTool, Request, Text, ToolCallDelta, ToolCallStart
 
 CALL: Final = "<tool_call>\n"
@@ -61,6 +62,15 @@ _PREFACE: Final = """\
 {%- set messages = said.messages -%}
 {%- endif -%}
 """
+
+
+def refuse_others(request: Request) -> None:
+    """The caller's own words reach llama.cpp, which knows functions alone. Raises `Unsupported` for other tools."""
+    for place, tool in enumerate(_sent(request, "tools") or ()):
+        kind = tool.get("type", "function")
+        if kind != "function":
+            told = f"'tools[{place}].type' is {str(kind)[:60]!r}; the embedded engine knows no tools but functions"
+            raise Unsupported(told, param=f"tools[{place}].type")
 
 
 def with_tools(template: str) -> str | None:
