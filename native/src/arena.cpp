@@ -116,13 +116,15 @@ struct Arena::State {
     std::vector<List> of_layer;
     std::vector<Node *> quarantine;  // forgotten, but a read may still write into them
     uint64_t clock = 0, budget = 0, resident = 0, evictions = 0;
-    uint64_t pass_began = 0, pass_took = 0;  // of the clock
-    uint32_t in_use = 0, last_layer = 0;
+    uint64_t pass_began = 0, pass_took = 0;  // of the clock; how long decoding one token took last
+    Order pass_order = Order::sweep;         // of the pass under way
+    uint32_t in_use = 0;
 
     void lay_out(bool huge_pages);
     void pin(Node * node);
     void link(Node * node);
     void sort();
+    void begin_pass(Order order);
     void unlink(Node * node);
     void forget(Node * node);
     void release(Node * node);
@@ -175,6 +177,15 @@ void Arena::State::link(Node * node) {
         static_cast<double>(node->used) + worth.credit(node->layer, node->expert) * static_cast<double>(pass_took);
     of_layer[node->layer].push(node);
     sizes[node->size].at_rest.insert(node);
+}
+
+// A long prompt ticks for every expert: how long that took is no measure for tokens.
+void Arena::State::begin_pass(Order order) {
+    if (pass_order == Order::recent) {
+        pass_took = clock - pass_began;
+    }
+    pass_began = clock;
+    pass_order = order;
 }
 
 // After the rule has changed.
@@ -247,13 +258,18 @@ Node * Arena::State::first_to_leave() const {
     return first;
 }
 
-// The first of all; but one of the wanted size if that one is nearly as old. New memory for another size costs
-// milliseconds of page faults, more than the read itself, and over time the first of every size are equally old.
+// The first of all; but one of the wanted size if that one is nearly as old: within a quarter of the age, or of the time
+// after which a use counts half where uses count. New memory for another size costs milliseconds of page faults, more
+// than the read itself, and over time the first of every size are equally old.
 Node * Arena::State::recent_victim(const Size & wanted) const {
     Node * first = first_to_leave();
     Node * fitting = first_at_rest(wanted.at_rest);
-    const auto now = static_cast<double>(clock);
-    return fitting && now - fitting->moment >= (now - first->moment) * 3 / 4 ? fitting : first;
+    if (!fitting) {
+        return first;
+    }
+    const double scale =
+        worth.often() ? Worth::kHalfLife * static_cast<double>(pass_took) : static_cast<double>(clock) - first->moment;
+    return fitting->moment - first->moment <= scale / 4 ? fitting : first;
 }
 
 // The layer before this one is needed last of all, the next one soonest; in the half that is needed later, a slot of
@@ -392,21 +408,16 @@ Slot * Arena::find(uint32_t layer, uint32_t expert) {
 
 void Arena::asked(uint32_t layer, const std::vector<uint32_t> & experts, Order order) {
     std::lock_guard<std::mutex> lock(state_->mutex);
-    if (layer <= state_->last_layer) {
-        if (order == Order::recent) {
-            state_->pass_took = state_->clock - state_->pass_began;
-        }
-        state_->pass_began = state_->clock;
+    Worth & worth = state_->worth;
+    const uint64_t pass = worth.pass();
+    const bool often = worth.often();
+    worth.asked(layer, experts, order == Order::recent ? state_->budget : 0);
+    if (worth.pass() != pass) {
+        state_->begin_pass(order);
     }
-    state_->last_layer = layer;
-    if (state_->worth.asked(layer, experts, order == Order::recent ? state_->budget : 0)) {
+    if (worth.often() != often) {
         state_->sort();
     }
-}
-
-bool Arena::often() const {
-    std::lock_guard<std::mutex> lock(state_->mutex);
-    return state_->worth.often();
 }
 
 Slot * Arena::claim(uint32_t layer, uint32_t expert, Order order) {

@@ -39,8 +39,6 @@ class Arena {
 
     // The experts of a layer that one pass asks for, before it looks for them: how often each is used decides which leave.
     void asked(uint32_t layer, const std::vector<uint32_t> & experts, Order order);
-    // Whether it counts now how often experts were used lately, not only when last.
-    bool often() const;
 
     // The slot of an expert that is in memory or on its way, pinned; nullptr if it is neither, or if its load failed.
     Slot * find(uint32_t layer, uint32_t expert);

@@ -54,8 +54,7 @@ Worth::Worth(const Index & index) : bytes_(bytes_of(index)), uses_(bytes_.size()
     }
 }
 
-bool Worth::asked(uint32_t layer, const std::vector<uint32_t> & experts, uint64_t room) {
-    const bool before = often_;
+void Worth::asked(uint32_t layer, const std::vector<uint32_t> & experts, uint64_t room) {
     if (layer <= layer_) begin_pass();
     layer_ = layer;
     numbers_.clear();
@@ -72,7 +71,6 @@ bool Worth::asked(uint32_t layer, const std::vector<uint32_t> & experts, uint64_
         recent_misses_ += recent_.use(numbers_, by_recency_, room);
         frequent_misses_ += frequent_.use(numbers_, by_frequency_, room);
     }
-    return often_ != before;
 }
 
 double Worth::credit(uint32_t layer, uint32_t expert) const {

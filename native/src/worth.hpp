@@ -40,12 +40,13 @@ class Worth {
     Worth & operator=(const Worth &) = delete;
 
     // The experts of a layer that one pass asks for; a layer that is not behind the one before begins a pass. `room`: bytes of
-    // memory; 0: uses are counted, but nothing is learned about the rules. True if the rule is another one from now on.
-    bool asked(uint32_t layer, const std::vector<uint32_t> & experts, uint64_t room);
+    // memory; 0: uses are counted, but nothing is learned about the rules.
+    void asked(uint32_t layer, const std::vector<uint32_t> & experts, uint64_t room);
     // How many passes later than it was an expert counts as used last. 0 while recency alone counts.
     double credit(uint32_t layer, uint32_t expert) const;
     // Whether it counts how often an expert was used, too.
     bool often() const { return often_; }
+    uint64_t pass() const { return pass_; }  // how many have begun
 
   private:
     struct Uses {

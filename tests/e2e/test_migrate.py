@@ -172,13 +172,18 @@ async def test_there_and_back_on_two_replicas(tmp_path: Path) -> None:
             await there_and_back(place, callers)
 
 
-@pytest.mark.slow
-async def test_there_and_back_with_a_real_model(tmp_path: Path) -> None:
+@asynccontextmanager
+async def of_a_real_model(folder: Path) -> AsyncGenerator[Move, None]:
     """The old engine is a server that speaks Ollama in front of a real model; the new one is asked by OpenAI's API."""
-    home = tmp_path / "engine"
+    home = folder / "engine"
     add_small_model(home)
     async with serving(home) as engine:
-        place = Move(tmp_path, engine.url, f"{engine.url}/v1", MODEL)
+        yield Move(folder, engine.url, f"{engine.url}/v1", MODEL)
+
+
+@pytest.mark.slow
+async def test_there_and_back_with_a_real_model(tmp_path: Path) -> None:
+    async with of_a_real_model(tmp_path) as place:
         async with replicas(place, FakeUpstream()) as servers, Callers(list(servers), MODEL, 2) as callers:
             await there_and_back(place, callers)
             await the_other_way_round(place, callers)
@@ -187,10 +192,7 @@ async def test_there_and_back_with_a_real_model(tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_vectors_of_a_real_model_are_compared(tmp_path: Path) -> None:
     """What callers had embedded is embedded again by both, and the vectors of one model are alike whoever asks it."""
-    home = tmp_path / "engine"
-    add_small_model(home)
-    async with serving(home) as engine:
-        place = Move(tmp_path, engine.url, f"{engine.url}/v1", MODEL)
+    async with of_a_real_model(tmp_path) as place:
         async with replicas(place, FakeUpstream()) as [server], Callers([server], MODEL, 1) as callers:
             await callers.embed("The sea is blue.", "A stone.")
             await callers.embed("Bread")

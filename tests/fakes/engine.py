@@ -1,9 +1,11 @@
 """An engine inside the test's process that follows a script, and what a gateway needs around it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from drivetrain.config.schema import Config, Engine, Policy, Route, Target
 from drivetrain.engines import Host
@@ -44,7 +46,8 @@ ANSWER: tuple[Step, ...] = ([ROLE], [HELLO], [WORLD], END)
 
 
 class ScriptedEngine:
-    """Plays one script per call, the last one again and again. `asked` holds the requests; `closed` counts cuts."""
+    """Plays one script per call, the last one again and again. `asked` holds the requests; `closed` counts cuts, `silences` how
+    often it fell silent."""
 
     kind = "scripted"
 
@@ -56,6 +59,7 @@ class ScriptedEngine:
         self._vectors = vectors
         self.asked: list[Request] = []
         self.closed = 0
+        self.silences = 0
         self.state = Health(live=True, ready=True)
         self.listed: tuple[Model, ...] = ()
 
@@ -71,6 +75,7 @@ class ScriptedEngine:
                 if isinstance(step, DrivetrainError):
                     raise step
                 if isinstance(step, float):
+                    self.silences += 1
                     await asyncio.sleep(step)
                 else:
                     yield step
@@ -195,3 +200,13 @@ def gateway_over(
 
 def ask(text: str = "Hi", *, model: str = "chat", stream: bool = True) -> Request:
     return Request(model=model, messages=(Message(role="user", content=(Text(text=text),)),), stream=stream)
+
+
+async def leaving(asking: Coroutine[Any, Any, Any], when: Callable[[], object]) -> None:
+    """A caller who goes away as soon as that is so."""
+    task = asyncio.create_task(asking)
+    while not when() and not task.done():
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

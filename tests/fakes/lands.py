@@ -98,7 +98,8 @@ class Sea:
 @contextmanager
 def sea(names: Sequence[str], delay_s: float) -> Iterator[Sea]:
     """These lands and home. Skips the test, with the reason, where there can be none."""
-    _check()
+    if why := _obstacle():
+        pytest.skip(why)
     with ExitStack() as stack:
         lands = [stack.enter_context(_land(name, number)) for number, name in enumerate((HOME, *names), 1)]
         made = Sea(lands, delay_s)
@@ -106,17 +107,19 @@ def sea(names: Sequence[str], delay_s: float) -> Iterator[Sea]:
         yield made
 
 
-def _check() -> None:
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        pytest.skip("network namespaces are made by root only")
+def _obstacle() -> str | None:
+    """Why there can be no lands here."""
+    if os.geteuid() != 0:
+        return "network namespaces are made by root only"
     if shutil.which("ip") is None:
-        pytest.skip("there is no `ip` to make network namespaces with (iproute2)")
+        return "there is no `ip` to make network namespaces with (iproute2)"
     if not TUN.exists():
-        pytest.skip(f"there is no {TUN} for a relay between network namespaces")
+        return f"there is no {TUN} for a relay between network namespaces"
     probe = subprocess.run(["ip", "netns", "add", _space("probe")], capture_output=True, text=True, check=False)
     if probe.returncode:
-        pytest.skip(f"no network namespace can be made here: {probe.stderr.strip()}")
+        return f"no network namespace can be made here: {probe.stderr.strip()}"
     _ip("netns", "del", _space("probe"))
+    return None
 
 
 @contextmanager

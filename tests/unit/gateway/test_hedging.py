@@ -15,7 +15,7 @@ from drivetrain.governance import Price
 from drivetrain.quota import Hold, Refusal
 from drivetrain.quota.memory import MemoryQuota
 from drivetrain.types import Event, Health, Progress, Request, TextDelta, fold
-from tests.fakes.engine import ANSWER, END, HELLO, ROLE, ScriptedEngine, Step, ask, gateway_over
+from tests.fakes.engine import ANSWER, END, HELLO, ROLE, ScriptedEngine, Step, ask, gateway_over, leaving
 
 pytestmark = pytest.mark.anyio
 CALL = Call(id="req_1", dialect="openai.chat", received_s=0.0)
@@ -206,12 +206,7 @@ async def test_a_failure_before_that_is_a_retry_as_ever() -> None:
 async def test_a_caller_who_leaves_ends_both() -> None:
     first, second = ScriptedEngine("a", SILENT), ScriptedEngine("b", SILENT)
     gateway, notebook = gateway_over(first, second, policy=Policy(hedge=SOON))
-    task = asyncio.ensure_future(collect(gateway))
-    while not second.asked:
-        await asyncio.sleep(0.005)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await leaving(collect(gateway), lambda: second.asked)
     assert (first.closed, second.closed) == (1, 1)
     assert [row.outcome for row in notebook.attempts] == ["cancelled", "cancelled"]
     assert notebook.answering == 0

@@ -25,7 +25,7 @@ from drivetrain.gateway import Call, Gateway
 from drivetrain.gateway.retries import Budget, Retries, pause_s, retried
 from drivetrain.router import Facts
 from drivetrain.types import Event, fold
-from tests.fakes.engine import ANSWER, HELLO, ROLE, ScriptedEngine, ask, gateway_over, route_to
+from tests.fakes.engine import ANSWER, HELLO, ROLE, ScriptedEngine, ask, gateway_over, leaving, route_to
 
 CALL = Call(id="req_1", dialect="openai.chat", received_s=0.0)
 RULE = Rule()
@@ -389,12 +389,7 @@ async def test_a_fallback_that_nobody_has_any_more_is_passed_over() -> None:
 @pytest.mark.anyio
 async def test_a_caller_who_leaves_during_a_pause_is_on_record() -> None:
     gateway, notebook = gateway_over(ScriptedEngine("a", (EngineOverloaded("busy", retry_after_s=1.5),)))
-    asking = asyncio.create_task(collect(gateway))
-    while not notebook.attempts:
-        await asyncio.sleep(0)
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
+    await leaving(collect(gateway), lambda: notebook.attempts)
     assert [(row.outcome, row.position, row.final) for row in notebook.attempts] == [
         ("absorbed", 1, False),
         ("cancelled", 2, True),
@@ -410,12 +405,7 @@ async def test_a_caller_who_leaves_the_line_of_a_fallback_is_on_record() -> None
     holding = asyncio.create_task(collect(gateway, model="spare"))
     while not spare.asked:
         await asyncio.sleep(0)
-    asking = asyncio.create_task(collect(gateway))
-    while not notebook.queued:
-        await asyncio.sleep(0)
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
+    await leaving(collect(gateway), lambda: notebook.queued)
     assert [(row.outcome, row.final) for row in notebook.attempts] == [("absorbed", False), ("cancelled", True)]
     holding.cancel()
     await asyncio.gather(holding, return_exceptions=True)

@@ -1,7 +1,6 @@
 """An answer that is given whole: nothing of it goes to the caller before its end, so an engine that breaks off in the
 middle of it is failed over as one that had not begun, and nothing of what it said is left."""
 
-import asyncio
 from contextlib import aclosing
 from typing import Any
 
@@ -12,7 +11,7 @@ from drivetrain.config.schema import Cache, Hedge, Policy, Retries, Timeouts
 from drivetrain.errors import BadRequest, EngineError, EngineFailed, EngineTimeout, EngineUnavailable
 from drivetrain.gateway import Call, Gateway, Receipt
 from drivetrain.types import ChoiceFinished, Finished, Progress, ReasoningDelta, Request, Response, TextDelta, fold
-from tests.fakes.engine import ANSWER, END, HELLO, ROLE, ScriptedEngine, ask, gateway_over
+from tests.fakes.engine import ANSWER, END, HELLO, ROLE, ScriptedEngine, ask, gateway_over, leaving
 
 pytestmark = pytest.mark.anyio
 CALL = Call(id="req_1", dialect="openai.chat", received_s=0.0)
@@ -148,13 +147,11 @@ async def test_a_kept_answer_has_nothing_of_the_attempt_that_broke_off() -> None
 async def test_a_caller_who_leaves_in_the_middle_ends_the_engines_work() -> None:
     engine = ScriptedEngine("a", ([Progress(stage="prompt")], [LOST], 60.0))
     gateway, notebook = gateway_over(engine)
-    asking = asyncio.create_task(answer(gateway))
-    while not engine.asked:
-        await asyncio.sleep(0)
-    asking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-    assert (engine.closed, [row.outcome for row in notebook.attempts]) == (1, ["cancelled"])
+    await leaving(answer(gateway), lambda: engine.silences)
+    assert (engine.closed, [(row.outcome, row.completion_tokens) for row in notebook.attempts]) == (
+        1,
+        [("cancelled", 1)],
+    )
 
 
 async def test_it_comes_in_one_batch_when_it_has_ended() -> None:
