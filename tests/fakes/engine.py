@@ -46,8 +46,8 @@ ANSWER: tuple[Step, ...] = ([ROLE], [HELLO], [WORLD], END)
 
 
 class ScriptedEngine:
-    """Plays one script per call, the last one again and again. `asked` holds the requests; `closed` counts cuts, `silences` how
-    often it fell silent."""
+    """Plays one script per call, the last one again and again. `asked` holds the requests; `closed` counts cuts,
+    `silences` how often it fell silent."""
 
     kind = "scripted"
 

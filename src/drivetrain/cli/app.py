@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from drivetrain import __version__
-from drivetrain.cli.command import FAILED, INTERRUPTED, MISSING, MISUSED, UNREACHABLE, shared_options
+from drivetrain.cli.command import FAILED, INTERRUPTED, KINDS, Failure, shared_options
 from drivetrain.errors import DrivetrainError
 
 
@@ -85,15 +85,6 @@ class Lazy(click.Command):
         return self.load().make_context(info_name, args, parent=parent, **extra)
 
 
-# How our own errors leave the program, by their code; any other is a failure.
-EXITS: Mapping[str, int] = {
-    "invalid_config": MISUSED,
-    "not_found": MISSING,
-    "model_not_found": MISSING,
-    "unreachable": UNREACHABLE,
-}
-
-
 class App(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
@@ -122,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _fail(_usage(error), error.exit_code)
     except DrivetrainError as error:
-        return _fail(error.message, EXITS.get(error.code, FAILED))
+        return _fail(error.message, KINDS.get(error.code, Failure).exit_code)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:

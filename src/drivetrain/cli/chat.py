@@ -13,7 +13,7 @@ import msgspec
 from drivetrain.cli import output
 from drivetrain.cli.client import Server
 from drivetrain.cli.command import Failure, Missing
-from drivetrain.cli.models import watch
+from drivetrain.cli.models import fetch
 
 _PATIENCE_S = 0.5  # a wait that is shorter needs no word
 _TURN_S = 0.1
@@ -111,7 +111,7 @@ async def _ask(server: Server, conversation: Conversation, answer: Answer, silen
 async def _pull(server: Server, model: str, missing: Missing) -> None:
     try:
         with output.progress(as_json=False) as shown:
-            await watch(server, "/api/pull", {"model": model, "stream": True}, shown)
+            await fetch(server, model, shown)
     except Failure as error:
         raise Missing(f"{missing.message.rstrip('.')}, and it cannot be pulled: {error.message}") from error
 

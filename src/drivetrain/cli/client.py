@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from drivetrain.cli.command import Call, Failure, Missing, Unreachable
+from drivetrain.cli.command import KINDS, Call, Failure, Missing, Unreachable
 from drivetrain.dialects.ndjson import Lines
 from drivetrain.errors import BadRequest
 
@@ -141,7 +141,8 @@ def _kind(error: Any) -> type[Failure]:
     """An error inside a stream has no status: OpenAI's has a code, Ollama's the words that clients match on."""
     if isinstance(error, str):
         return Missing if _NOT_FOUND.search(error) else Failure
-    return Missing if str(error.get("code", "")).endswith("not_found") else Failure
+    kind = KINDS.get(str(error.get("code")), Failure)
+    return Failure if kind is Unreachable else kind  # it answered: what it did not reach is another's
 
 
 async def lines(data: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

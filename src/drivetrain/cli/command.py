@@ -38,6 +38,15 @@ class Unreachable(Failure):
     exit_code = UNREACHABLE
 
 
+# What an error of Drivetrain's own is on the command line, by its code; any other is a failure.
+KINDS: Mapping[str, type[Failure]] = {
+    "invalid_config": Misused,
+    "not_found": Missing,
+    "model_not_found": Missing,
+    "unreachable": Unreachable,
+}
+
+
 class Call(NamedTuple):
     """One use of the command line: the home it works on, and how it tells results."""
 

@@ -10,7 +10,7 @@ from drivetrain.cli import output
 from drivetrain.cli.command import Call, Existing, Misused, command, shared_options
 from drivetrain.cli.completion import model_names
 from drivetrain.cli.office import office, told
-from drivetrain.cli.plans import from_file, known_model
+from drivetrain.cli.plans import checked, from_file
 from drivetrain.cli.rollouts import listed, mover, removed, showed
 
 
@@ -31,9 +31,10 @@ def create(call: Call, model: str, prompts: Sequence[str], shares: str | None, p
         fields["arms"] = [{"name": "baseline"}, *({"name": _arm(prompt), "prompt": prompt} for prompt in prompts)]
     if shares:
         fields["shares"] = _shares(shares)
-    fields.setdefault("shares", [1.0] * len(fields.get("arms") or ()))
+    arms = fields.get("arms")
+    fields.setdefault("shares", [1.0] * len(arms) if isinstance(arms, list) else [])
     with office(call) as at:
-        fields |= {"model": known_model(call, at, model), "kind": "experiment"}
+        fields = {**checked(call, at, model, fields), "kind": "experiment"}
         made = at.rollouts.create(fields, engines=at.config.engines, actor=at.actor)
         if call.json:
             output.emit(told(made))

@@ -1,21 +1,21 @@
 """`drivetrain explain`: where a request would go or went, and why. The server is asked, its engines are not."""
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from drivetrain.cli import output
-from drivetrain.cli.client import connect
-from drivetrain.cli.command import Call, command
+from drivetrain.cli.client import Server, connect
+from drivetrain.cli.command import Call, Failure, Missing, command
 from drivetrain.cli.completion import model_names
 from drivetrain.cli.moments import iso
 
 HEADINGS = ("#", "ENGINE", "MODEL", "TIER", "STATE", "LOAD", "EXPECTED", "SCORE", "WHY")
 THEN = ("ATTEMPT", "MODEL", "ENGINE", "ITS MODEL", "OUTCOME", "WHY")
-REQUEST = re.compile(r"req_[0-9A-HJKMNP-TV-Z]{26}")  # what a server calls a request
+OWN = "req_"  # how ids of requests begin that no caller chose
 MORE: Mapping[str, str] = {"REGION": "region", "COST": "micro_usd"}
 
 
@@ -40,30 +40,43 @@ def explain(call: Call, subject: str, **told: str | float | bool | None) -> None
     """
     within = told.pop("within")
     told["within_ms"] = round(float(within) * 1000) if within is not None else None
-    show = _explain_request if REQUEST.fullmatch(subject) else _explain
-    asyncio.run(show(call, subject, {name: _written(value) for name, value in told.items() if value}))
+    asyncio.run(_explain(call, subject, {name: _written(value) for name, value in told.items() if value}))
 
 
 def _written(value: str | float | bool | None) -> str:
     return "true" if value is True else str(value)
 
 
-async def _explain(call: Call, model: str, told: Mapping[str, str]) -> None:
+async def _explain(call: Call, subject: str, told: Mapping[str, str]) -> None:
+    """A model's, or if there is none of this name, a request's: callers choose ids of requests as they like."""
     async with connect(call) as server:
-        answer = await server.get("/v1/explain", model=model, **told)
+        try:
+            answer, show = await server.get("/v1/explain", model=subject, **told), _tell
+        except Failure as error:
+            if not isinstance(error, Missing) and not subject.startswith(OWN):
+                raise
+            answer, show = await _of_request(server, subject, told, error), _tell_request
     if call.json:
         output.emit(answer)
         return
-    _tell(answer)
+    show(answer)
 
 
-async def _explain_request(call: Call, request_id: str, told: Mapping[str, str]) -> None:
-    async with connect(call) as server:
-        answer = await server.get(f"/admin/v1/explain/{request_id}", **told)
-    if call.json:
-        output.emit(answer)
-        return
-    click.echo(f"{request_id}, model {answer['model']}\n\nthen, {iso(answer['received_s'])}, as the ledger has it")
+async def _of_request(server: Server, subject: str, told: Mapping[str, str], no_model: Failure) -> Any:
+    try:
+        return await server.get(f"/admin/v1/explain/{quote(subject, safe='')}", **told)
+    except Failure as error:
+        if subject.startswith(OWN):
+            raise
+        if not isinstance(error, Missing):
+            more = f"whether it is a request cannot be told: {error.message}"
+            raise Missing(f"{no_model.message}, and {more}") from error
+        raise Missing(f"{subject!r} is neither a request of the ledger nor a model: {no_model.message}") from error
+
+
+def _tell_request(answer: Mapping[str, Any]) -> None:
+    came = iso(answer["received_s"])
+    click.echo(f"{answer['request_id']}, model {answer['model']}\n\nthen, {came}, as the ledger has it")
     output.table(THEN, map(_attempt, answer["then"]))
     if answer["now"] is None:
         click.echo(f"\nnow there is no model {answer['model']!r}")

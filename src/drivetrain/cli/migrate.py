@@ -206,9 +206,10 @@ def validate(
     if (source is None) is not (target is None):
         raise Misused("name both --from and --to, or neither: then it is the migration that is planned")
     with office(call) as at:
+        planned: Mapping[str, str] = {}
         if source is None or target is None:
-            source, target, maps = _planned_pair(at, maps)
-        found = asyncio.run(survey(call, at, source, target, dict(maps), since_s))
+            source, target, planned = _planned_pair(at)
+        found = asyncio.run(survey(call, at, source, target, dict(maps), since_s, planned))
         compared = asyncio.run(validated(call, at, found, models, since_s, How(**how)))
         name = planning.label(source, target)
         both = [(one, _shadows(at, one.name, name) if one.of == "answers" else None) for one in compared]
@@ -220,13 +221,13 @@ def validate(
     return FAILED if any(one.worse or one.apart(alike) for one in compared) else 0
 
 
-def _planned_pair(at: Office, maps: Sequence[tuple[str, str]]) -> tuple[str, str, Sequence[tuple[str, str]]]:
+def _planned_pair(at: Office) -> tuple[str, str, Mapping[str, str]]:
     """The engines of the newest migration, and which model becomes which in it."""
     name = _name_of(at, None)
     pairs = [(one, two) for one in at.config.engines for two in at.config.engines if planning.label(one, two) == name]
     if not pairs:
         raise Misused(f"the engines of migration {name!r} are not configured any more; name them with --from and --to")
-    return (*pairs[0], [*planning.mapped(_of(at, name), *pairs[0]).items(), *maps])
+    return (*pairs[0], planning.mapped(_of(at, name), *pairs[0]))
 
 
 def _shadows(at: Office, model: str, name: str) -> dict[str, Any] | None:

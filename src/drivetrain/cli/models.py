@@ -37,15 +37,20 @@ def pull(call: Call, models: tuple[str, ...], name: str | None, insecure: bool) 
     """
     if name and len(models) > 1:
         raise Misused(f"--name names one model, and there are {len(models)}; pull them one by one")
-    said = {"stream": True} | ({"name": name} if name else {}) | ({"insecure": True} if insecure else {})
-    asyncio.run(_pull(call, [{"pull": _source(model), **said} for model in models]))
+    said = ({"name": name} if name else {}) | ({"insecure": True} if insecure else {})
+    asyncio.run(_pull(call, models, said))
 
 
-async def _pull(call: Call, bodies: Sequence[Mapping[str, Any]]) -> None:
+async def _pull(call: Call, models: Sequence[str], said: Mapping[str, Any]) -> None:
     async with connect(call) as server:
-        for body in bodies:
+        for model in models:
             with output.progress(as_json=call.json) as shown:
-                await watch(server, "/v1/models", body, shown)
+                await fetch(server, model, shown, **said)
+
+
+async def fetch(server: Server, model: str, shown: output.Progress, **said: Any) -> None:
+    """A pull, as `watch` shows it."""
+    await watch(server, "/v1/models", {"pull": _source(model), "stream": True, **said}, shown)
 
 
 def _source(model: str) -> str:

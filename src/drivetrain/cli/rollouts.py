@@ -14,7 +14,7 @@ from drivetrain.cli.command import Call, Existing, Misused, command, shared_opti
 from drivetrain.cli.completion import model_names
 from drivetrain.cli.moments import LENGTH, shown
 from drivetrain.cli.office import office, told
-from drivetrain.cli.plans import GUARDS, PAIRS, check_targets, described, from_file, known_model
+from drivetrain.cli.plans import GUARDS, PAIRS, checked, described, from_file
 from drivetrain.governance import Move
 from drivetrain.rollouts import report as reports
 from drivetrain.rollouts.plan import Rollout
@@ -46,9 +46,7 @@ def create(call: Call, model: str, path: Path | None, **given: Any) -> None:
     if path and any(given.values()):
         raise Misused("--file says all of it; leave the other options out")
     with office(call) as at:
-        fields = from_file(path) if path else _fields(given)
-        check_targets(call, at, [_target(text) for text in given["targets"]])
-        fields = {**fields, "model": known_model(call, at, model)}
+        fields = checked(call, at, model, from_file(path) if path else _fields(given))
         made = at.rollouts.create(fields, engines=at.config.engines, actor=at.actor)
         _tell(call, made, "begun")
 

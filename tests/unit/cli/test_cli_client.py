@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from drivetrain.cli import client
-from drivetrain.cli.command import Call, Failure, Missing
+from drivetrain.cli.command import Call, Failure, Missing, Misused
 from tests.unit.cli.kit import Play, Terminal
 from tests.unit.cli.standin import StandIn
 
@@ -120,3 +120,28 @@ def test_lines_end_in_lf_alone_at_any_cut() -> None:
 )
 def test_a_failure_knows_whether_something_was_missing(status: int, body: object, kind: type[Failure]) -> None:
     assert kind is type(client.failure(status, json.dumps(body).encode()))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"code": "model_not_found"}, Missing),
+        ({"code": "not_found"}, Missing),
+        ({"code": "invalid_config"}, Misused),
+        ({"code": "unreachable"}, Failure),  # somebody whom the server asked: it is there itself
+        ({"code": None}, Failure),
+        ({"code": ["a"]}, Failure),
+        ("model 'x' not found", Missing),
+        ("it broke", Failure),
+    ],
+)
+def test_an_error_in_a_stream_is_told_apart_as_our_own_are(
+    drivetrain: Terminal, play: Play, error: str | dict[str, object], kind: type[Failure]
+) -> None:
+    said = error if isinstance(error, str) else {"message": "so it is", **error}
+    play({"POST /v1/models": (200, [{"status": "pulling"}, {"error": said}])})
+    outcome = drivetrain("pull", "m")
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (
+        kind.exit_code,
+        f"Error: {said if isinstance(said, str) else 'so it is'}",
+    )

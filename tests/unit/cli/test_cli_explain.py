@@ -71,7 +71,8 @@ def test_json_is_what_the_server_said(drivetrain: Terminal, play: Play) -> None:
 def test_an_unknown_model_is_missing(drivetrain: Terminal, play: Play) -> None:
     play({"GET /v1/explain?model=nope": (404, {"error": {"message": "model 'nope' not found"}})})
     outcome = drivetrain("explain", "nope")
-    assert (outcome.code, outcome.err) == (3, "Error: model 'nope' not found\n")
+    said = "'nope' is neither a request of the ledger nor a model: model 'nope' not found"
+    assert (outcome.code, outcome.err) == (3, f"Error: {said}\n")
 
 
 def test_what_is_known_of_the_request_is_told_and_regions_and_prices_are_shown(
@@ -132,3 +133,35 @@ def test_an_unknown_request_is_missing(drivetrain: Terminal, play: Play) -> None
     play({f"GET /admin/v1/explain/{REQUEST}": (404, {"error": {"message": said}})})
     outcome = drivetrain("explain", REQUEST)
     assert (outcome.code, outcome.err) == (3, f"Error: {said}\n")
+
+
+def test_a_request_that_its_caller_named_is_told_of_as_well(drivetrain: Terminal, play: Play) -> None:
+    play({"GET /admin/v1/explain/my%2Fjob%207?tools=true": (200, {**MADE, "request_id": "my/job 7"})})
+    lines = drivetrain("explain", "my/job 7", "--tools").out.splitlines()
+    assert lines[0] == "my/job 7, model chat"
+
+
+def test_a_model_is_meant_before_a_request_of_the_same_name(drivetrain: Terminal, play: Play) -> None:
+    play({"GET /v1/explain?model=chat": (200, ANSWER), "GET /admin/v1/explain/chat": (200, MADE)})
+    assert drivetrain("explain", "chat", "--json").json == ANSWER
+
+
+NO_SCOPE = (403, {"error": {"message": "key 'k' lacks the scope"}})
+
+
+def test_a_key_for_models_alone_is_told_that_there_is_no_such_model(drivetrain: Terminal, play: Play) -> None:
+    missing = (404, {"error": {"message": "model 'nope' not found"}})
+    play({"GET /v1/explain?model=nope": missing, "GET /admin/v1/explain/nope": NO_SCOPE})
+    outcome = drivetrain("explain", "nope")
+    said = "model 'nope' not found, and whether it is a request cannot be told: key 'k' lacks the scope"
+    assert (outcome.code, outcome.err) == (3, f"Error: {said}\n")
+
+
+def test_a_key_for_the_ledger_alone_may_ask_of_a_request(drivetrain: Terminal, play: Play) -> None:
+    play({f"GET /v1/explain?model={REQUEST}": NO_SCOPE, f"GET /admin/v1/explain/{REQUEST}": (200, MADE)})
+    assert drivetrain("explain", REQUEST, "--json").json == MADE
+    play({"GET /v1/explain?model=chat": NO_SCOPE})
+    assert (drivetrain("explain", "chat").code, drivetrain("explain", "chat").err) == (
+        1,
+        "Error: key 'k' lacks the scope\n",
+    )

@@ -1,6 +1,7 @@
 """`drivetrain migrate`: which model becomes which, what stands against it, and the rollouts that move callers."""
 
 import json
+import os
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from drivetrain.cli.migrating import comparing, planning, replay
+from drivetrain.cli.migrating import comparing, ledger, planning, replay
 from drivetrain.cli.migrating.comparing import Answer
 from drivetrain.cli.migrating.judging import Judged, Made, Side, Used, judge
 from drivetrain.cli.migrating.mapping import match
@@ -21,7 +22,7 @@ from drivetrain.store import Body, Store
 from drivetrain.types import Choice, Embeddings, Model, ModelSpec, Request, Response
 from tests.fakes.manners import MODEL as FAKE
 from tests.fakes.manners import openai_frames
-from tests.fakes.replies import Stream
+from tests.fakes.replies import Stream, Whole
 from tests.fakes.upstream import FakeUpstream
 from tests.unit.cli.kit import Terminal
 from tests.unit.cli.rows import CAME_S, attempt, fill
@@ -335,6 +336,11 @@ def test_engines_are_compared_by_the_angle_between_their_vectors() -> None:
     ]
 
 
+def test_what_failed_at_both_sides_is_not_alike() -> None:
+    one = side_by_side("answers", [Answer(why="it broke")], [Answer(why="it broke, too")])
+    assert (one.alike, one.worse, one.apart(0.9), one.apart(0.0)) == (None, False, True, False)
+
+
 def test_vectors_of_another_length_are_worse_however_fast_they_come() -> None:
     one = side_by_side("vectors", [embedded((1.0, 0.0))], [embedded((1.0, 0.0, 0.0))])
     assert (one.fits, one.worse, one.alike) == (False, True, 0.0)
@@ -373,8 +379,9 @@ def keep(home: Path, bodies: Sequence[tuple[str, str]]) -> None:
 class House:
     """A command line beside two engines that answer."""
 
-    def __init__(self, drivetrain: Terminal, gpu: FakeUpstream) -> None:
+    def __init__(self, drivetrain: Terminal, box: FakeUpstream, gpu: FakeUpstream) -> None:
         self.drivetrain = drivetrain
+        self.box = box
         self.gpu = gpu
 
     async def type(self, line: str) -> Any:
@@ -396,7 +403,7 @@ async def house(drivetrain: Terminal) -> AsyncGenerator[House, None]:
     async with FakeUpstream() as box, FakeUpstream() as gpu:
         drivetrain.home.mkdir()
         (drivetrain.home / "drivetrain.yaml").write_text(HOUSE.format(box=box.url, gpu=gpu.url, fake=FAKE))
-        yield House(drivetrain, gpu)
+        yield House(drivetrain, box, gpu)
 
 
 pytestmark = pytest.mark.anyio
@@ -442,6 +449,61 @@ async def test_both_engines_are_asked_the_same(house: House, tmp_path: Path) -> 
     asked = house.measured()
     assert sorted(body["messages"][0]["content"] for body in asked) == ["One?", "Two?"]
     assert {(body["model"], body["temperature"], body["max_tokens"]) for body in asked} == {(FAKE, 0.0, 64)}
+
+
+async def test_prompts_are_read_once_for_all_models_as_they_may_come_from_a_pipe(house: House) -> None:
+    given, into = os.pipe()
+    os.write(into, b"One?\n")
+    os.close(into)
+    outcome = await house.type(f"migrate validate --from box --to gpu --prompts /dev/fd/{given}")
+    os.close(given)
+    assert outcome.code == 0, outcome.err
+    assert [body["messages"][0]["content"] for body in house.measured()] == ["One?", "One?"]
+
+
+@pytest.mark.parametrize(("how", "looked", "bodies"), [("", 1, 2), ("--prompts {path}", 1, 2), ("--count 201", 1, 2)])
+async def test_the_ledger_is_looked_at_once_for_the_words_of_a_model(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, looked: int, bodies: int
+) -> None:
+    fill(house.drivetrain.home, [attempt(request_id=f"req_{at}", dialect="ollama.chat") for at in (1, 2)])
+    said = [json.dumps({"model": "chat", "messages": [{"role": "user", "content": f"Kept {at}?"}]}) for at in (1, 2)]
+    keep(house.drivetrain.home, [(f"req_{at}", body) for at, body in enumerate(said, 1)])
+    (tmp_path / "prompts.txt").write_text("One?\n")
+    seen = {name: watched(monkeypatch, name) for name in ("attempts", "body")}
+    words = f"migrate validate --from box --to gpu --model chat --since 2026-01-01 {how}"
+    outcome = await house.type(words.format(path=tmp_path / "prompts.txt"))
+    assert outcome.code == 0, outcome.err
+    asked = [query.model for query in seen["attempts"]]
+    assert (asked.count("chat"), len(seen["body"])) == (looked, bodies)
+    kept = sorted(body["messages"][0]["content"] for body in house.measured())
+    assert kept == (["One?"] if "--prompts" in how else ["Kept 1?", "Kept 2?"])
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
+    """What a method of the store is asked from now on."""
+    asked: list[Any] = []
+    usual = getattr(Store, name)
+
+    def noted(store: Store, what: Any) -> Any:
+        asked.append(what)
+        return usual(store, what)
+
+    monkeypatch.setattr(Store, name, noted)
+    return asked
+
+
+async def test_more_kept_requests_than_a_check_looks_at_are_read_where_they_are_wanted(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "MOST_SAMPLES", 1)
+    fill(house.drivetrain.home, [attempt(request_id=f"req_{at}", dialect="ollama.chat") for at in (1, 2, 3)])
+    said = {"model": "chat", "messages": [{"role": "user", "content": "Kept?"}]}
+    keep(house.drivetrain.home, [(f"req_{at}", json.dumps(said)) for at in (1, 2, 3)])
+    words = "migrate validate --from box --to gpu --model chat --since 2026-01-01"
+    assert (await house.type(f"{words} --count 2")).code == 0
+    assert len(house.measured()) == 2
+    assert (await house.type(f"{words} --count 1")).code == 0
+    assert len(house.measured()) == 3
 
 
 async def test_kept_requests_of_callers_are_looked_at_and_asked_again(house: House) -> None:
@@ -494,6 +556,17 @@ async def test_what_is_planned_is_validated_without_naming_it_again(house: House
     assert (one["target"]["engine"], one["target"]["requests"], one["shadows"]["comparisons"]) == ("gpu", 8, 0)
 
 
+async def test_only_a_mapping_that_was_written_is_blamed(house: House) -> None:
+    """The source may have lost a model since the migration was planned."""
+    await house.rollouts("migrate plan --from box --to gpu --model chat")
+    house.box.script("/api/tags", Whole(body={"models": [{"name": "other:latest", "model": "other:latest"}]}))
+    outcome = await house.type("migrate validate --model chat --json")
+    assert outcome.code == 0, outcome.err
+    assert [one["target"]["model"] for one in outcome.json["models"]] == [FAKE]
+    refused = await house.type("migrate validate --model chat --map foo=bar")
+    assert (refused.code, "--map foo=bar: box has no model 'foo'; there are other" in refused.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "problem"),
     [
@@ -512,17 +585,3 @@ async def test_what_cannot_be_moved_is_told(house: House, words: str, code: int,
     outcome = await house.type(f"migrate {words}")
     assert outcome.code == code, outcome.out + outcome.err
     assert problem in outcome.err
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        ("chat --to gpu/none", "engine 'gpu' has no model 'none'; it has "),
-        (f"nomodel --to gpu/{FAKE}", "there is no model 'nomodel'; known: chat"),
-    ],
-)
-async def test_a_rollout_of_a_model_or_to_a_model_that_there_is_not_is_told(
-    house: House, words: str, problem: str
-) -> None:
-    outcome = await house.type(f"rollouts create {words}")
-    assert (outcome.code, problem in outcome.err) == (3, True), outcome.err

@@ -1,10 +1,15 @@
 """`drivetrain rollouts`, `drivetrain experiments` and `drivetrain prompts`, on the store of a home."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from shutil import rmtree
+from typing import NamedTuple
 
 import pytest
 
+from tests.fakes.weights import tiny_gguf
 from tests.unit.cli.kit import Terminal
+from tests.unit.cli.standin import StandIn
 
 CONFIG = """
 engines:
@@ -125,3 +130,137 @@ def test_every_change_is_in_the_audit(house: Terminal) -> None:
         ("rollout", "create"),
         ("rollout", "rollback"),
     ]
+
+
+# --- beside engines that tell what they have --------------------------------------------------------------------------
+
+
+class Lands(NamedTuple):
+    drivetrain: Terminal
+    box: StandIn
+    gpu: StandIn
+
+    def written(self, text: str) -> str:
+        """A file's path."""
+        path = self.drivetrain.home / "written.yaml"
+        path.write_text(text)
+        return str(path)
+
+
+@pytest.fixture
+def lands(drivetrain: Terminal, tmp_path: Path) -> Iterator[Lands]:
+    """`box` has llama3:latest, `gpu` has org/name and Llama3, the library has mine:1b."""
+    tags = [{"name": "llama3:latest", "model": "llama3:latest"}]
+    names = [{"id": "org/name", "object": "model"}, {"id": "Llama3", "object": "model"}]
+    with (
+        StandIn(tmp_path / "box", {"GET /api/tags": (200, {"models": tags})}) as box,
+        StandIn(tmp_path / "gpu", {"GET /v1/models": (200, {"object": "list", "data": names})}) as gpu,
+    ):
+        (drivetrain.home / "models" / "mine%3A1b").mkdir(parents=True)
+        (drivetrain.home / "models" / "mine%3A1b" / "model.json").write_text("{}")
+        (drivetrain.home / "models" / "mine%3A1b" / "w.gguf").write_bytes(tiny_gguf())
+        (drivetrain.home / "drivetrain.yaml").write_text(
+            f"engines: {{box: {{kind: ollama, url: '{box.url}'}}, gpu: {{kind: openai, url: '{gpu.url}'}}}}\n"
+            "models: {Chat: {targets: [{engine: box, model: 'llama3:latest'}]}}\n"
+        )
+        yield Lands(drivetrain, box, gpu)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"), [("chat:latest", "Chat"), ("MINE:1b", "mine:1b"), ("llama3", "llama3:latest")]
+)
+@pytest.mark.parametrize("kind", ["rollouts", "experiments"])
+def test_it_is_of_the_name_that_requests_are_told_by(lands: Lands, kind: str, spelled: str, name: str) -> None:
+    arms = lands.written("arms: [{name: now}, {name: then, parameters: {top_k: 1}}]")
+    made = lands.drivetrain(kind, "create", spelled, "--file", arms, "--json")
+    assert (made.code, made.err) == (0, "")
+    assert made.json["model"] == name
+
+
+FILE = "arms: [{{name: now}}, {{name: then, targets: [{{engine: {}, model: {}}}]}}]"
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("gpu/none", "engine 'gpu' has no model 'none'; it has Llama3, org/name"),
+        ("local/none", "engine 'local' has no model 'none'; it has mine:1b"),
+    ],
+)
+@pytest.mark.parametrize(
+    "way", ["rollouts create Chat --to {0}", "rollouts create Chat --file {1}", "experiments create Chat --file {1}"]
+)
+def test_a_model_that_its_engine_has_not_is_told_however_it_is_written(
+    lands: Lands, way: str, target: str, problem: str
+) -> None:
+    outcome = lands.drivetrain.type(way.format(target, lands.written(FILE.format(*target.split("/")))))
+    assert (outcome.code, outcome.err) == (3, f"Error: {problem}\n")
+
+
+@pytest.mark.parametrize("target", ["gpu/ORG/name", "local/mine:1B", "local/library/mine:1b"])
+def test_a_model_that_its_engine_has_is_taken(lands: Lands, target: str) -> None:
+    assert lands.drivetrain("rollouts", "create", "Chat", "--to", target).code == 0
+
+
+def test_an_empty_library_is_told_as_such(lands: Lands) -> None:
+    rmtree(lands.drivetrain.home / "models")
+    outcome = lands.drivetrain.type("rollouts create Chat --to local/mine:1b")
+    assert (outcome.code, outcome.err) == (3, "Error: engine 'local' has no model 'mine:1b'; it has none\n")
+
+
+@pytest.mark.parametrize(
+    ("spelled", "hint"),
+    [("nomodel", "; known: Chat, llama3:latest, mine:1b, org/name"), ("mine:2b", "; did you mean 'mine:1b'?")],
+)
+def test_a_model_that_nobody_has_is_told_with_all_that_there_are(lands: Lands, spelled: str, hint: str) -> None:
+    outcome = lands.drivetrain("rollouts", "create", spelled, "--to", "gpu/org/name")
+    assert (outcome.code, outcome.err) == (3, f"Error: there is no model {spelled!r}{hint}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "box", "gpu"),
+    [
+        ("Chat --prompt brief@1", 0, 0),
+        ("mine:1b --to local/mine:1b", 0, 0),
+        ("mine:1b --to gpu/Llama3 --to gpu/org/name", 0, 1),
+        ("llama3 --to gpu/Llama3 --to gpu/org/name", 1, 1),
+    ],
+)
+def test_an_engine_is_asked_once_and_only_where_it_may_know(lands: Lands, words: str, box: int, gpu: int) -> None:
+    lands.drivetrain("prompts", "add", "brief", piped="Be brief.")
+    assert lands.drivetrain.type(f"rollouts create {words}").code == 0
+    lists = [
+        sum(line in ("GET /api/tags", "GET /v1/models") for line, _ in one.asked) for one in (lands.box, lands.gpu)
+    ]
+    assert lists == [box, gpu]
+
+
+def test_an_engine_that_is_away_is_told_and_stops_nothing(lands: Lands) -> None:
+    lands.gpu.play("GET /v1/models", (503, {"error": {"message": "starting"}}))
+    outcome = lands.drivetrain.type("rollouts create new --to gpu/org/name --to gpu/org/name")
+    assert (outcome.code, outcome.err.splitlines()[:2]) == (
+        0,
+        [
+            "engine 'gpu' does not tell now whether it has 'org/name'",
+            "model 'new' is not known here, and an engine that may have it could not be asked",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "arms: 5",
+        "arms: [5, {name: x, targets: 7}]",
+        "arms: [{name: now}, {name: then, targets: [gpu/none]}]",
+        "arms: [{name: now}, {name: then, targets: [{engine: [gpu], model: none}]}]",
+        "arms: [{name: now}, {name: then, targets: [{engine: gpu, model: 1}]}]",
+        "arms: [{name: now}, {name: then, targets: [{engine: gpu}]}]",
+        "arms: {then: {targets: [{engine: gpu, model: none}]}}",
+    ],
+)
+@pytest.mark.parametrize("kind", ["rollouts", "experiments"])
+def test_what_is_written_in_another_shape_is_told_by_its_reader(lands: Lands, kind: str, text: str) -> None:
+    outcome = lands.drivetrain(kind, "create", "Chat", "--file", lands.written(text))
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "arms" in outcome.err

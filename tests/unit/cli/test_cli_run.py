@@ -107,10 +107,10 @@ def test_a_model_that_is_missing_is_pulled_first(drivetrain: Terminal, play: Pla
         return said("hi") if there else (404, {"error": 'model "m" not found'})
 
     def pull(body: Any) -> Answer:
-        there.append(body["model"])
+        there.append(body["pull"])
         return 200, [{"status": "pulling manifest"}, {"status": "success"}]
 
-    play({"POST /api/chat": chat, "POST /api/pull": pull})
+    play({"POST /api/chat": chat, "POST /v1/models": pull})
 
     assert drivetrain("run", "m", "hello") == (0, "hi\n", "pulling manifest\nsuccess\n")
     assert there == ["m"]
@@ -120,7 +120,7 @@ def test_a_model_that_cannot_be_pulled_is_not_found(drivetrain: Terminal, play: 
     play(
         {
             "POST /api/chat": (404, {"error": 'model "m" not found'}),
-            "POST /api/pull": (500, {"error": "pull model manifest: file does not exist"}),
+            "POST /v1/models": (500, {"error": {"message": "pull model manifest: file does not exist"}}),
         }
     )
     assert drivetrain("run", "m", "hi") == (

@@ -71,7 +71,7 @@ def server(play: Play) -> StandIn:
             "POST /api/chat": echo,
             "POST /api/show": (200, {"system": "From the model.", "details": {"family": "llama"}}),
             "POST /api/create": (200, {"status": "success"}),
-            "POST /api/pull": (500, {"error": "no such model"}),
+            "POST /v1/models": (500, {"error": {"message": "no such model"}}),
         }
     )
 

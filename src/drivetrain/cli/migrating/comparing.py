@@ -55,8 +55,8 @@ class Comparison(Value, frozen=True, kw_only=True):
         return self.target.failures > self.source.failures or not self.fits
 
     def apart(self, least: float) -> bool:
-        """Less alike than that."""
-        return self.alike is not None and self.alike < least
+        """Less alike than that, or there is nothing that tells it."""
+        return (self.alike or 0.0) < least
 
 
 class _Figure(NamedTuple):

@@ -132,18 +132,18 @@ def _named(spec: ModelSpec) -> Model:
     )
 
 
-async def listed(call: Call, config: Config, known: Sequence[Side]) -> Mapping[str, Sequence[Model]]:
-    """What every engine behind a URL lists, in the order of the configuration; of one that is away, nothing."""
+async def listed(call: Call, engines: Mapping[str, Entry], known: Sequence[Side]) -> Mapping[str, Sequence[Model]]:
+    """What each of these that is behind a URL lists, in their order; of one that is away, nothing."""
     have = {one.name: one.models for one in known}
     found: dict[str, Sequence[Model]] = {}
-    for name, entry in config.engines.items():
+    for name, entry in engines.items():
         if entry.kind == EMBEDDED:
             continue
-        found[name] = have[name] if name in have else await models_of(call, name, entry)
+        found[name] = have[name] if name in have else await _models_of(call, name, entry)
     return found
 
 
-async def models_of(call: Call, name: str, entry: Entry) -> Sequence[Model]:
+async def _models_of(call: Call, name: str, entry: Entry) -> Sequence[Model]:
     """What an engine behind a URL lists; nothing if it is away."""
     try:
         async with reached(call, name, entry) as engine:

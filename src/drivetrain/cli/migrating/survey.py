@@ -36,19 +36,29 @@ class Survey(Value, frozen=True, kw_only=True):
         return found
 
 
-async def survey(call: Call, at: Office, source: str, target: str, given: Mapping[str, str], since_s: float) -> Survey:
-    """Every public name that the source answers today. Raises `Failure` if an engine cannot be asked."""
+async def survey(
+    call: Call,
+    at: Office,
+    source: str,
+    target: str,
+    given: Mapping[str, str],
+    since_s: float,
+    planned: Mapping[str, str] = {},
+) -> Survey:
+    """Every public name that the source answers today. What was `planned` to become of a model counts where nobody
+    says otherwise now. Raises `Failure` if an engine cannot be asked."""
     if source == target:
         raise Misused(f"--from and --to are both {source!r}")
     library = sides.stored(call)
     one, two = [await sides.side(call, at.config, name, library) for name in (source, target)]
     _check_given(given, one)
-    listed = await sides.listed(call, at.config, (one, two))
+    becomes = {**given, **{name: one for name, one in planned.items() if name not in given}}
+    listed = await sides.listed(call, at.config.engines, (one, two))
     names = tuple(publics(at.config, library, listed, Plan(rollouts=at.in_force())))
     judged = []
     for public in names:
         used = ledger.used(at.store, public.name, since_s) if behind(public, source) is not None else Used()
-        if (found := judge(public, one, two, given, used, at.config)) is not None:
+        if (found := judge(public, one, two, becomes, used, at.config)) is not None:
             judged.append(found)
     if not judged:
         raise Missing(f"engine {source!r} answers no public name: there is nothing to move")
@@ -80,26 +90,34 @@ async def validated(
     wanted = [one for one in found.named(models) if one.match.target is not None]
     if not wanted:
         raise Failure("there is nothing to ask: no model has a counterpart")
+    given = replay.written(how.path) if how.path is not None else ()
     return [
         await _compared(call, at, found, one, of, ask)
         for one in wanted
-        for of, ask in _questions(at, found, one, since_s, how)
+        for of, ask in _questions(found, one, given, partial(_kept, at, one, since_s, how.count), how)
     ]
 
 
-def _questions(at: Office, found: Survey, one: Judged, since_s: float, how: How) -> Iterator[tuple[Kind, Ask]]:
+def _questions(
+    found: Survey, one: Judged, given: Sequence[str], kept: Callable[[Any], Iterator[Any]], how: How
+) -> Iterator[tuple[Kind, Ask]]:
     """In words, unless it only embeds; for vectors if it only embeds, or if callers have it embed."""
-    given = replay.written(how.path) if how.path is not None else ()
-    rows, embeds = ledger.asked(at.store, one.name, since_s), one.used.embeds
-    if found.source.model(one.match.source).capabilities != {"embedding"}:
-        kept = ledger.samples(at.store, rows, how.count, ledger.WORDS)
-        requests = replay.chosen(replay.prompt, given, kept)
+    only_embeds = found.source.model(one.match.source).capabilities == {"embedding"}
+    if not only_embeds:
+        requests = replay.chosen(replay.prompt, given, kept(ledger.WORDS))
         yield "answers", partial(replay.in_words, requests=requests, at_once=how.concurrency, most_tokens=how.tokens)
-    else:
-        embeds = True
-    if embeds:
-        texts = replay.chosen(replay.text, given, ledger.samples(at.store, rows, how.count, EMBEDS))
+    if only_embeds or one.used.embeds:
+        texts = replay.chosen(replay.text, given, kept(EMBEDS))
         yield "vectors", partial(replay.as_vectors, requests=texts, at_once=how.concurrency)
+
+
+def _kept(at: Office, one: Judged, since_s: float, count: int, readers: Mapping[str, Any]) -> Iterator[Any]:
+    """The newest requests that are kept, looked for when the first is wanted. Those in words, the survey has seen as
+    far as it looks."""
+    if readers is ledger.WORDS and (count <= ledger.MOST_SAMPLES or len(one.used.samples) < ledger.MOST_SAMPLES):
+        yield from one.used.samples[:count]
+    else:
+        yield from ledger.samples(at.store, ledger.asked(at.store, one.name, since_s), count, readers)
 
 
 async def _compared(call: Call, at: Office, found: Survey, one: Judged, of: Kind, ask: Ask) -> Comparison:
