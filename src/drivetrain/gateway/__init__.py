@@ -248,10 +248,10 @@ class Gateway:
                     raise failed from error
                 finally:
                     await batches.aclose()
-        if special is not None:
-            special.ended(visit)
         if held:
             yield held
+        if special is not None:
+            special.ended(visit)
 
     def _next(self, request: Request, visit: Visit, meter: Meter) -> AsyncGenerator[Sequence[Event], None]:
         """The next attempt at an answer, or at the rest of one."""

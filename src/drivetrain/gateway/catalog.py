@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from drivetrain.config.schema import Config, Policy, Target
-from drivetrain.errors import ModelNotFound
+from drivetrain.errors import BadRequest, ModelNotFound
 from drivetrain.gateway.pool import Member
 from drivetrain.policies.access import plain
 from drivetrain.rollouts.plan import Prompt
@@ -146,15 +146,17 @@ class Catalog:
         member = self._members.get(target.engine)
         known = next((model for model in member.models if model.id == target.model), None) if member else None
         if known is None and member is not None and member.embedded:
-            known = self._local(target.model)
+            known = stored(self._library, target.model)
         model = known or Model(id=entry.name, capabilities=frozenset({"completion"}))
         return _with_digest(replace(model, id=entry.name, engine=target.engine))
 
-    def _local(self, model: str) -> Model | None:
-        try:
-            return self._library.lookup(model).model
-        except ModelNotFound:
-            return None
+
+def stored(library: Library, name: str) -> Model | None:
+    """A library model; None if there is none, or a broken one, of which nothing is known until it is mended."""
+    try:
+        return library.lookup(name).model
+    except (BadRequest, ModelNotFound):
+        return None
 
 
 def _with_digest(model: Model) -> Model:

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from drivetrain import router
 from drivetrain.config.schema import Config, Target
-from drivetrain.errors import ModelNotFound
 from drivetrain.gateway import fingerprints
-from drivetrain.gateway.catalog import Entry, Library
+from drivetrain.gateway.catalog import Entry, Library, stored
 from drivetrain.gateway.meter import Call
 from drivetrain.gateway.pool import Member, Pool
 from drivetrain.policies import demand, prices
@@ -25,6 +24,7 @@ from drivetrain.router import (
     PLAIN,
     USUAL,
     Candidate,
+    Case,
     Decision,
     Facts,
     Heat,
@@ -39,7 +39,7 @@ from drivetrain.types import EmbedRequest, Image, Model, Request, Usage
 MOST = 512  # lists of targets, and models of engines, that are remembered
 MANY = 16  # engines whose work is looked at for each request
 DIGITS = 12  # of a digest, that tell a model's version
-_place: Callable[[Target], tuple[Any, ...]] = attrgetter("engine", "model", "weight", "tier")
+_place: Callable[[Target], tuple[Any, ...]] = attrgetter("engine", "model", "version", "weight", "tier")
 
 
 class Chooser:
@@ -58,7 +58,9 @@ class Chooser:
         self._draw = draw
         self._heat = Heat()
         self._region = ""
-        self._rosters: dict[int, Roster] = {}  # by the identity of the targets, which the roster keeps alive
+        self._rosters: dict[
+            int, tuple[Sequence[Target], Roster]
+        ] = {}  # by the identity of the targets, kept alive here
         self._alike: dict[tuple[Any, ...], Roster] = {}
         self._traits: dict[tuple[str, str], tuple[Sequence[Model], Traits]] = {}
         self._kept: dict[int, _Kept] = {}
@@ -80,8 +82,13 @@ class Chooser:
         return self._decided(entry, facts, self.terms(entry, facts, count=False))
 
     def usual(self, entry: Entry) -> Decision:
-        """Where nothing is known of a request."""
+        """Where nothing is known of a request, or nothing need be."""
+        if len(entry.targets) == 1:
+            return router.only(entry.targets[0], lambda: self._case(entry.targets))
         return self._decided(entry, USUAL, PLAIN)
+
+    def _case(self, targets: Sequence[Target]) -> Case:
+        return Case(self.roster(targets), self._pool.standing, self._draw, USUAL, PLAIN)
 
     def _decided(self, entry: Entry, facts: Facts, terms: Terms) -> Decision:
         return router.candidates(self.roster(entry.targets), self._pool.standing, self._draw, facts, terms)
@@ -127,22 +134,20 @@ class Chooser:
     def roster(self, targets: Sequence[Target]) -> Roster:
         """Of these targets, as the pool is now. Names that engines list have other targets for every request, but alike
         ones."""
-        found = self._rosters.get(id(targets))
-        if found is None or found.targets is not targets:
-            found = self._alike_to(targets)
+        kept = self._rosters.get(id(targets))
+        found = kept[1] if kept is not None and kept[0] is targets else self._alike_to(targets)
         if found.version != self._pool.version:
             found.renew(self._pool.version)
         return found
 
     def _alike_to(self, targets: Sequence[Target]) -> Roster:
+        if max(len(self._rosters), len(self._alike)) >= MOST:
+            self._rosters, self._alike = {}, {}
         places = tuple(map(_place, targets))
         found = self._alike.get(places)
         if found is None:
-            if len(self._alike) >= MOST:
-                self._rosters, self._alike = {}, {}
-            found = self._alike[places] = self._rosters[id(targets)] = Roster(
-                targets, self.traits, self._pool.up, self._pool.note
-            )
+            found = self._alike[places] = Roster(targets, self.traits, self._pool.up, self._pool.note)
+        self._rosters[id(targets)] = (targets, found)
         return found
 
     def version(self, target: Target | Candidate) -> str:
@@ -152,10 +157,8 @@ class Chooser:
         member = self._pool.members.get(target.engine)
         if member is None or not member.embedded:
             return self.traits(target).version
-        try:  # one in memory may be older; the next request gets the library's
-            return version_of(self._library.lookup(target.model).model)
-        except ModelNotFound:
-            return ""
+        model = stored(self._library, target.model)  # one in memory may be older; the next request gets this one
+        return version_of(model) if model is not None else ""
 
     def traits(self, target: Target | Candidate) -> Traits:
         """Of an engine's model, as its last probe listed it."""
@@ -174,10 +177,7 @@ class Chooser:
     def _look(self, member: Member, name: str) -> Traits:
         model = next((model for model in member.models if model.id == name), None)
         if model is None and member.embedded:
-            try:
-                model = self._library.lookup(name).model
-            except ModelNotFound:
-                model = None
+            model = stored(self._library, name)
         region = member.config.region or ""
         if model is None:
             return Traits(region=region)

@@ -128,9 +128,11 @@ class Visit:
         elsewhere = (entry.fallbacks or entry.spill is not None) and not alone
         if held_s(members, first) > 0 or (elsewhere and not able(members, first)):
             legs = [leg for leg in (first, *others()) if not alone or leg.entry is entry]
-            way = Way(members, legs)
-            self.leg = way.next() or self._soonest(way)
-            self._way = Way(members, ()) if alone else way
+            way = Way(members, legs, lone=len(legs) == 1)
+            if (best := way.best()) is not None:
+                way.take(best)
+            self.leg = best or self._soonest(way)
+            self._way = Way(members, (), lone=True) if alone else way
 
     def _comes_under(self, policy: Policy) -> None:
         self.policy, self.own = policy, None
@@ -199,7 +201,8 @@ class Visit:
     def _others_now(self) -> Way:
         """The engines that are left, looked for when they are first needed."""
         if self._way is None:
-            self._way = Way(self._house.member, self._others())
+            others = self._others()
+            self._way = Way(self._house.member, others, lone=not others)
         return self._way
 
     async def beside(self) -> Leg | None:
@@ -254,43 +257,63 @@ class Visit:
     def _followed(self, error: EngineError, failed: Leg, meter: Meter) -> bool:
         """By an attempt at the rest of what was said, or at all of it as long as the caller has nothing: of an answer
         that is given whole he has nothing before its end."""
-        self._dead, thread = False, self.thread
+        self._dead = self._spent = False
+        thread, refused = self.thread, isinstance(error, EngineRefused)
         begun = thread.begun if thread is not None else meter.first_token_s is not None
-        if begun and thread is not None and thread.sound and self._again(error, failed, begun=True):
+        if begun and not refused and thread is not None and thread.sound and self._again(error, failed, begun=True):
             return True
         if begun and self._streams:
             return False
         if thread is not None:
             thread.begin()
+        if refused:
+            return self._goes_home(failed)
         way = self._others_now()
         self._dead = not way.open and not (way.lone and able(self._house.member, failed))
         return self._again(error, failed, begun=False)
 
+    def _goes_home(self, failed: Leg) -> bool:
+        """Whose mistake it is that a request was refused, those tell who had it before."""
+        way = self._others_now()
+        home = way.best(lambda leg: leg.entry is failed.entry.spill)
+        if home is None or self.deadlines.first.left_s() <= 0:
+            return False
+        way.take(home)
+        self.leg, self._pause_s = home, 0.0
+        return True
+
     def _again(self, error: EngineError, failed: Leg, *, begun: bool) -> bool:
-        """`begun`: the answer is to be resumed, for some of it is there."""
-        policy, refused = failed.entry.policy, isinstance(error, EngineRefused)
-        if begun if refused else not retried(error, policy.retries, self.attempts):
-            return False
-        fit = (lambda leg: leg.entry is failed.entry and self._resumes(leg)) if begun else None
-        if refused:  # whose mistake it is, those tell who had it before
-            fit = lambda leg: leg.entry is failed.entry.spill  # noqa: E731
-        leg, wait_s = self._others_now().next(fit), 0.0
-        if leg is None:
-            again_s = None if self._repeated else pause_s(error, self._house.retries.draw)
-            if again_s is None or (begun and not self._resumes(failed)):
-                return False
-            self._repeated = True
-            leg, wait_s = failed, again_s
+        """`begun`: the answer is to be resumed, for some of it is there. Changes nothing if nothing follows."""
+        policy, deadlines = failed.entry.policy, self.deadlines
+        found = self._chance(error, failed, begun=begun) if retried(error, policy.retries, self.attempts) else None
         if begun:  # who reads a stream is shown that we are still here
-            self.deadlines = Deadlines(whole=self.deadlines.whole, first=self.deadlines.whole)
-        if self.deadlines.first.left_s() <= wait_s:
+            deadlines = Deadlines(whole=deadlines.whole, first=deadlines.whole)
+        if found is None or deadlines.first.left_s() <= found[1]:
             return False
+        leg, wait_s = found
         home = leg.entry is failed.entry.spill  # what had these requests before a rollout is not buried under them
         if not home and not self._house.retries.take(self._model, policy.retries):
             self._spent = True
             return False
-        self.leg, self._pause_s = leg, wait_s
+        if leg is failed:
+            self._repeated = True
+        else:
+            self._others_now().take(leg)
+        self.deadlines, self.leg, self._pause_s = deadlines, leg, wait_s
         return True
+
+    def _chance(self, error: EngineError, failed: Leg, *, begun: bool) -> tuple[Leg, float] | None:
+        """The engine that could follow, and after which pause: where nobody else is left, the same one, once."""
+        way = self._others_now()
+        fits = way.best(lambda leg: leg.entry is failed.entry and self._resumes(leg)) if begun else way.best()
+        if fits is not None:
+            return fits, 0.0
+        again_s = (
+            None
+            if self._repeated or (begun and not self._resumes(failed))
+            else pause_s(error, self._house.retries.draw)
+        )
+        return (failed, again_s) if again_s is not None else None
 
     def _resumes(self, leg: Leg) -> bool:
         """Whether its engine goes on with an answer that another one began."""

@@ -20,28 +20,29 @@ class Leg(Value, frozen=True, kw_only=True):
 Members = Callable[[str], Member | None]  # by their names
 
 
+def _any(leg: Leg) -> bool:
+    return True
+
+
 class Way:
     """Owns the legs that have not been tried, best first."""
 
-    def __init__(self, members: Members, legs: Sequence[Leg]) -> None:
+    def __init__(self, members: Members, legs: Sequence[Leg], *, lone: bool) -> None:
+        """`lone`: there is nobody but the first, and there never was."""
         self._members = members
         self._legs = list(legs)
-        self.lone = not legs  # there never was anybody else
+        self.lone = lone
 
     @property
     def open(self) -> bool:
         """Whether one is left that could well be asked now."""
         return any(held_s(self._members, leg) <= 0 and able(self._members, leg) for leg in self._legs)
 
-    def next(self, fit: Callable[[Leg], bool] | None = None) -> Leg | None:
-        """The best one that may be asked now, of those that are `fit`: an engine that is able, if there is one, else
-        one that may be away."""
-        asked = [leg for leg in self._legs if held_s(self._members, leg) <= 0 and (fit is None or fit(leg))]
-        if not asked:
-            return None
-        found = next((leg for leg in asked if able(self._members, leg)), asked[0])
-        self._legs.remove(found)
-        return found
+    def best(self, fit: Callable[[Leg], bool] = _any) -> Leg | None:
+        """That may be asked now, of those that are `fit`: an engine that is able, if there is one, else one that may be
+        away. `take` it then."""
+        asked = [leg for leg in self._legs if held_s(self._members, leg) <= 0 and fit(leg)]
+        return next((leg for leg in asked if able(self._members, leg)), asked[0] if asked else None)
 
     def beside(self, first: Leg) -> Leg | None:
         """One that may be asked as well as this one: another engine of the same entry, that is able. `take` it then."""

@@ -1,8 +1,8 @@
 """Which engines may answer a request, best first, and why. Pure: no clock, no logging, chance and time handed in."""
 
 from drivetrain.router.breaker import Breaker
-from drivetrain.router.case import Standings
-from drivetrain.router.choice import Candidate, Decision, candidates
+from drivetrain.router.case import Case, Standings
+from drivetrain.router.choice import Candidate, Decision, candidates, only
 from drivetrain.router.estimates import Speed, Speedometer
 from drivetrain.router.heat import Heat
 from drivetrain.router.record import Considered
@@ -19,6 +19,7 @@ __all__ = [
     "USUAL",
     "Breaker",
     "Candidate",
+    "Case",
     "Considered",
     "Decision",
     "Facts",
@@ -34,6 +35,7 @@ __all__ = [
     "Wish",
     "Work",
     "candidates",
+    "only",
     "wish",
     "work_of",
 ]

@@ -13,7 +13,7 @@ Then come the other able ones, tier by tier, then those that are not able: if no
 the same. A breaker never sets aside most of a tier, unless a higher tier has somebody who is able.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from drivetrain.config.schema import Target
 from drivetrain.router import goals, sticky
@@ -41,40 +41,42 @@ class Candidate(Value, frozen=True, kw_only=True):
 class Decision:
     """`first` is worked out at once; `order` and `considered` when somebody asks, by how the engines stand then."""
 
-    __slots__ = ("_case", "_head", "first")
+    __slots__ = ("_found", "_head", "_lone", "first")
 
-    def __init__(self, case: Case, head: Target | None, reason: str) -> None:
-        self._case = case
+    def __init__(self, case: Callable[[], Case], head: Target | None, reason: str, *, lone: bool = False) -> None:
+        self._found = case
         self._head = head
+        self._lone = lone
         self.first = _candidate(head, reason) if head is not None else None  # None: all are out of rotation
 
     @property
     def order(self) -> Sequence[Candidate]:
         """Best first: every target of positive weight, and a single target whatever its weight."""
-        if self.first is None or len(self._case.roster.targets) == 1:
+        if self.first is None or self._lone:
             return (self.first,) if self.first is not None else ()
-        return (self.first, *(_candidate(seen[0], reason) for seen, reason in self._others(Field.of(self._case))))
+        return (self.first, *(_candidate(seen[0], reason) for seen, reason in self._others(Field.of(self._found()))))
 
     @property
     def considered(self) -> Sequence[Considered]:
         """Every target, in the order in which it would be asked; at the end those out of rotation."""
-        field, standings = Field.of(self._case), self._case.standings
+        case = self._found()
+        field, standings, targets = Field.of(case), case.standings, case.roster.targets
         named = [(seen, self.first.why) for seen in field.seen if self.first and seen[0] is self._head]
         named += self._others(field)
         asked = {id(seen[0]) for seen, _ in named}
-        out = [(target, standings(target)) for target in self._case.roster.targets if id(target) not in asked]
+        out = [(target, standings(target)) for target in targets if id(target) not in asked]
         return (
             *(field.considered(seen, reason, place) for place, (seen, reason) in enumerate(named, 1)),
-            *(field.considered(seen, self._out(seen[0]), None) for seen in out),
+            *(field.considered(seen, _out(seen[0], case), None) for seen in out),
         )
-
-    def _out(self, target: Target) -> str:
-        """An engine that was drained counts as one without weight."""
-        drained = self._case.roster.note(target) == DRAINED
-        return f"{DRAINED if drained else 'weight 0'}, out of rotation"
 
     def _others(self, field: Field) -> list[tuple[Seen, str]]:
         return [(seen, field.why(seen)) for seen in field.ranked() if seen[0] is not self._head]
+
+
+def only(target: Target, case: Callable[[], Case]) -> Decision:
+    """Of one target there is nothing to choose; the case is made if somebody asks how it stands."""
+    return Decision(case, target, "only target", lone=True)
 
 
 def candidates(
@@ -83,13 +85,19 @@ def candidates(
     """`standings` tells how a target's engine stands now; `draw` gives uniform numbers in [0, 1)."""
     case, targets = Case(roster, standings, draw, facts, terms), roster.targets
     if len(targets) == 1:
-        return Decision(case, targets[0], "only target")
+        return only(targets[0], lambda: case)
     group = roster.first(terms.wish, facts)
     found = _at_once(group, case) if group is not None else None
     if found is None:
-        return Decision(case, *_after_a_look(case))
+        return Decision(lambda: case, *_after_a_look(case))
     (target, _), reason = found
-    return Decision(case, target, f"{terms.words(target)}, {reason}")
+    return Decision(lambda: case, target, f"{terms.words(target)}, {reason}")
+
+
+def _out(target: Target, case: Case) -> str:
+    """An engine that was drained counts as one without weight."""
+    drained = case.roster.note(target) == DRAINED
+    return f"{DRAINED if drained else 'weight 0'}, out of rotation"
 
 
 def _at_once(group: Group, case: Case) -> Reasoned | None:

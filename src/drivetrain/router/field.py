@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from drivetrain.config.schema import Target
-from drivetrain.router.estimates import FIXED_TOKENS
 from drivetrain.router.standing import Facts, Standing
 
 Seen = tuple[Target, Standing]
@@ -24,9 +23,7 @@ def load(seen: Seen) -> float:
 def expected_s(seen: Seen, facts: Facts) -> float | None:
     """For this request, if the engine were idle. None: it has not been measured."""
     speed = seen[1].speed
-    if speed is None:
-        return None
-    return speed.prompt_s * (FIXED_TOKENS + facts.prompt_tokens) + speed.token_s * facts.output_tokens
+    return speed.expected_s(facts.prompt_tokens, facts.output_tokens) if speed is not None else None
 
 
 def state(seen: Seen) -> str:

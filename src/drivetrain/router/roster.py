@@ -93,13 +93,13 @@ class Roster:
 
     def renew(self, version: int = 0) -> None:
         """Something of the engines has changed; `version` tells one state of them from another."""
-        self.version = version
         self.traits = {id(target): self._look(target) for target in self.targets}
         known = self.traits.values()
         self._toolless = any(each.capabilities and "tools" not in each.capabilities for each in known)
         self._blind = any(each.capabilities and "vision" not in each.capabilities for each in known)
         self._contexts = sorted({each.context for each in known if each.context is not None})
         self._able: dict[tuple[tuple[str, ...], int | None, str, _Needs], Group | None] = {}
+        self.version = version
 
     def near(self, target: Target, region: str) -> bool:
         return not region or self.traits[id(target)].region == region

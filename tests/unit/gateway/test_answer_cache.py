@@ -75,6 +75,16 @@ async def test_a_stream_and_a_whole_answer_are_the_same_request() -> None:
     assert len(engine.asked) == 1
 
 
+async def test_a_whole_answer_is_kept_once_its_caller_has_it() -> None:
+    engine = ScriptedEngine("a")
+    gateway, _ = gateway_over(engine, policy=KEEPS)
+    async with aclosing(gateway.generate(replace(EXACT, stream=False), CALL)) as batches:
+        async for _ in batches:
+            await collect(gateway)
+    await collect(gateway)
+    assert len(engine.asked) == 2
+
+
 async def test_callers_whose_dialect_tells_durations_are_told_some() -> None:
     gateway, _ = gateway_over(ScriptedEngine("a"), policy=KEEPS)
     await collect(gateway)

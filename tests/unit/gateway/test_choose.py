@@ -13,11 +13,9 @@ import pytest
 
 from drivetrain.config.schema import Config, Engine, Policy, Route, Routing, RoutingRule, Server, Target, When
 from drivetrain.gateway import Call, Gateway
-from drivetrain.gateway.choose import Chooser, facts_of
+from drivetrain.gateway.choose import facts_of
 from drivetrain.gateway.fingerprints import of_prefix, of_session
-from drivetrain.gateway.pool import Member, Pool
 from drivetrain.governance import Price
-from drivetrain.policies.prices import Table
 from drivetrain.router import Facts, Wish
 from drivetrain.types import (
     Completion,
@@ -27,7 +25,6 @@ from drivetrain.types import (
     JsonObject,
     Message,
     Model,
-    ModelSpec,
     Part,
     Request,
     Role,
@@ -36,7 +33,7 @@ from drivetrain.types import (
     Text,
     Tool,
 )
-from tests.fakes.engine import EmptyLibrary, NoHost, Notebook, ScriptedEngine, gateway_over
+from tests.fakes.engine import Notebook, ScriptedEngine, gateway_over
 
 pytestmark = pytest.mark.anyio
 CALL = Call(id="req_1", dialect="openai.chat", received_s=0.0)
@@ -356,20 +353,3 @@ def test_prompts_leave_nothing_behind() -> None:
 @pytest.mark.slow
 def test_a_million_prompts_leave_nothing_behind() -> None:
     assert grown(House("a", "b", "c", routing=Routing(affinity="prefix")), 1_000_000) < 200
-
-
-class Shelf(EmptyLibrary):
-    """With one model, `m`."""
-
-    def lookup(self, model: str) -> ModelSpec:
-        return ModelSpec(id="m", model=Model(id="m", digest="b" * 64)) if model == "m" else super().lookup(model)
-
-
-def test_the_version_of_an_embedded_model_is_what_the_next_request_gets_though_an_older_one_is_in_memory() -> None:
-    member = Member("local", Engine(kind="llamacpp"), ScriptedEngine("local"))
-    member.models = [Model(id="m", digest="a" * 64)]
-    pool = Pool(NoHost(), lambda notice: None)
-    pool.members["local"] = member
-    chooser = Chooser(pool, Shelf(), Table)
-    assert chooser.version(Target(engine="local", model="m")) == "b" * 12
-    assert chooser.version(Target(engine="local", model="gone")) == ""

@@ -325,6 +325,14 @@ async def test_an_engine_that_could_still_be_asked_leaves_the_error_of_the_one_t
 
 
 @pytest.mark.anyio
+async def test_a_lone_engine_that_has_rested_and_is_able_leaves_its_error() -> None:
+    gateway, _ = gateway_over(ScriptedEngine("a", (EngineFailed("a broke"),)))
+    gateway.pool.members["a"].not_before_s = time.monotonic() + 0.05
+    with pytest.raises(EngineFailed, match=r"a broke$"):
+        await collect(gateway)
+
+
+@pytest.mark.anyio
 async def test_a_stream_that_has_begun_ends_with_the_error_of_its_engine_though_nobody_else_is_left() -> None:
     failed, broke = EngineFailed("b failed"), EngineFailed("b broke")
     engines = ScriptedEngine("a", (EngineFailed("a broke"),)), ScriptedEngine("b", (failed,), ([HELLO], broke))

@@ -82,6 +82,14 @@ async def test_a_copy_goes_to_the_new_arm_once_the_caller_has_been_answered() ->
     assert house.new.asked[0].messages == ask().messages
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_nothing_is_copied_before_the_last_of_the_answer_has_gone_to_the_caller(stream: bool) -> None:
+    house = House()
+    async with aclosing(house.gateway.generate(ask(stream=stream), CALL)) as batches:
+        assert [house.idle() async for _ in batches].count(False) == 0
+    assert not house.idle()
+
+
 async def test_its_row_is_charged_to_nobody_and_counts_as_no_request() -> None:
     house = House(prices=(PRICE,))
     await house.ask()

@@ -125,6 +125,15 @@ async def test_where_the_rest_cannot_be_asked_for_the_answer_is_begun_anew() -> 
     assert not second.asked[0].resumes
 
 
+async def test_who_may_not_be_asked_for_the_rest_is_no_engine_that_failed() -> None:
+    first, second = servers("vllm", ([LOST], BROKE), ANSWER)
+    rule = Retries(resume=True, least=0, budget_percent=0)
+    gateway, _ = gateway_over(first, second, policy=Policy(retries=rule))
+    with pytest.raises(EngineFailed, match=r"^a broke off; no other attempt was made, for too many"):
+        await text(gateway)
+    assert second.asked == []
+
+
 async def test_what_was_begun_anew_is_resumed_from_there() -> None:
     begun = ([HELLO], [ReasoningDelta(text="Hm")], BROKE)
     engines = servers("vllm", begun, ([LOST], BROKE), ([TextDelta(text=" is 42.")], END))

@@ -114,6 +114,21 @@ def test_a_group_is_made_once_until_something_changes() -> None:
     assert roster.version == 7
 
 
+def test_a_roster_that_could_not_be_renewed_is_renewed_the_next_time() -> None:
+    lost: set[str] = set()
+
+    def look(target: Target) -> Traits:
+        if target.engine in lost:
+            raise OSError("gone")
+        return SKILLED
+
+    roster = Roster(targets("a", "b"), look)
+    lost.add("b")
+    with pytest.raises(OSError, match="gone"):
+        roster.renew(7)
+    assert roster.version == 0
+
+
 def test_so_many_kinds_of_requests_are_remembered_and_no_more() -> None:
     contexts = {f"e{n}": Traits(context=1000 * (n + 1)) for n in range(2 * MOST)}
     roster = Roster(targets(*contexts), lambda target: contexts[target.engine])
