@@ -23,19 +23,25 @@ async def lasting(
     *,
     pauses_s: tuple[float, float] = PAUSES_S,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ended: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Until `work` returns, or this is cancelled. Each time that it breaks it begins anew, after a pause that doubles
-    unless it went well for longer than the longest one. What `work` had begun must have ended by the time it breaks.
+    """Until `work` returns, this is cancelled, or it has broken and `ended` tells that it is not to go on. Each time
+    that it breaks it begins anew, after a pause that doubles unless it went well for longer than the longest one. What
+    `work` had begun must have ended by the time it breaks.
     """
     least_s, most_s = pauses_s
     pause_s = least_s
     while True:
-        began_s = time.monotonic()
+        began_s = clock()
         if await survived(name, work):
             return
-        if time.monotonic() - began_s > most_s:
+        if clock() - began_s > most_s:
             pause_s = least_s
-        await sleep(pause_s)
+        if not ended():
+            await sleep(pause_s)
+        if ended():
+            return
         pause_s = min(2 * pause_s, most_s)
 
 

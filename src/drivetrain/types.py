@@ -4,7 +4,7 @@ Every value is frozen. A caller's dialect decodes a `Request`; an engine turns i
 caller's dialect encodes those. A non-streaming answer is `fold(events)`: there is no second path.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -128,6 +128,14 @@ class Source(Value, frozen=True, kw_only=True):
 
     dialect: str  # "openai.chat", "openai.completions", "ollama.chat", "ollama.generate", …
     fields: Mapping[str, msgspec.Raw]  # top-level members of the body
+
+    def without(self, members: Collection[str]) -> "Source":
+        """The same but for these; itself, if it has none of them."""
+        if self.fields.keys().isdisjoint(members):
+            return self
+        return Source(
+            dialect=self.dialect, fields={name: raw for name, raw in self.fields.items() if name not in members}
+        )
 
 
 class Request(Value, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,17 @@ async def test_what_breaks_begins_anew_after_pauses_that_grow(caplog: pytest.Log
 
 
 async def test_after_a_good_while_pauses_are_short_again() -> None:
-    work = Work(3)
+    work, hours = Work(3), count(0.0, 3600.0)
+    await lasting("the clock", work.run, pauses_s=(1.0, 60.0), sleep=work.pause, clock=lambda: next(hours))
+    assert work.paused_s == [1.0] * 3
 
-    async def long() -> None:
-        await asyncio.sleep(0.003)
-        await work.run()
 
-    await lasting("the clock", long, pauses_s=(0.001, 0.002), sleep=work.pause)
-    assert work.paused_s == [0.001] * 3
+async def test_what_broke_does_not_begin_anew_at_the_end() -> None:
+    work = Work(5)
+    await lasting("the clock", work.run, sleep=work.pause, ended=lambda: len(work.paused_s) == 2)
+    assert (work.left, work.paused_s) == (3, [1.0, 2.0])
+    await lasting("the clock", work.run, sleep=work.pause, ended=lambda: True)
+    assert (work.left, work.paused_s) == (2, [1.0, 2.0])
 
 
 async def test_who_is_cancelled_ends() -> None:

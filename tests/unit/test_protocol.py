@@ -220,6 +220,19 @@ async def test_a_caller_who_leaves_cancels_the_work_at_once() -> None:
             await served.cancelled.wait()
 
 
+async def test_a_caller_who_leaves_before_the_work_began_leaves_none_to_wait_for() -> None:
+    async with site(echo) as served:
+        state = served.listener.server_state
+        connection = Connection(served.listener.config, state, {})
+        connection.connection_made(asyncio.Transport())
+        connection.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        (task,) = state.tasks
+        connection.connection_lost(None)
+        await asyncio.wait([task])
+        assert (task.cancelled(), served.cancelled.is_set()) == (True, False)
+        assert state.tasks == set()
+
+
 async def test_a_slow_reader_holds_the_writer_and_not_the_memory() -> None:
     written = 0
 

@@ -199,10 +199,7 @@ def _priorities(name: str, settings: EngineSettings) -> Sequence[int] | None:
 def _unranked(request: Request) -> Request:
     """Without a priority in the caller's own words: what a caller may have, its class says."""
     source = request.source
-    if source is None or "priority" not in source.fields:
-        return request
-    fields = {name: value for name, value in source.fields.items() if name != "priority"}
-    return replace(request, source=replace(source, fields=fields))
+    return replace(request, source=source.without(("priority",))) if source is not None else request
 
 
 def _judge(status: int) -> Health:

@@ -13,8 +13,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol
 
-from msgspec.structs import replace
-
 from drivetrain.background import lasting
 from drivetrain.config.schema import Config, Policy
 from drivetrain.errors import DrivetrainError, Forbidden
@@ -28,7 +26,7 @@ from drivetrain.governance import Attempt
 from drivetrain.policies.access import plain
 from drivetrain.policies.prices import Table
 from drivetrain.router import Candidate
-from drivetrain.types import EmbedRequest, Message, Notice, Request, Sampling, Source, Text, Usage
+from drivetrain.types import EmbedRequest, Message, Notice, Request, Sampling, Text, Usage
 from drivetrain.ulid import ulid
 
 LOOK_S = 0.25  # between two looks at who has come
@@ -125,7 +123,7 @@ class Residence:
         keep_s = self.keep_alive_s(policy, candidate.engine, candidate.model, request.keep_alive_s)
         if keep_s == request.keep_alive_s:
             return {}
-        return {"keep_alive_s": keep_s, "source": _without(request.source, "keep_alive")}
+        return {"keep_alive_s": keep_s, "source": request.source and request.source.without(("keep_alive",))}
 
     def keep_alive_s(self, policy: Policy, engine: str, model: str, asked_s: float | None) -> float | None:
         """How long the engine is to keep its model after a request that asked for `asked_s`. None: as is its habit."""
@@ -272,10 +270,3 @@ class Residence:
 
     def _tell(self, name: str, member: Member) -> None:
         self._record.notify(Notice(name=name, engine=member.name, at_s=time.time()))
-
-
-def _without(source: Source | None, member: str) -> Source | None:
-    """The caller's own words but for one."""
-    if source is None or member not in source.fields:
-        return source
-    return replace(source, fields={name: raw for name, raw in source.fields.items() if name != member})

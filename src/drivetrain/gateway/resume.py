@@ -119,9 +119,7 @@ class Thread:
 
 def _unlimited(source: Source | None) -> Source | None:
     """Without the caller's own limit on the length, of which some is used up."""
-    if source is None:
-        return None
-    return replace(source, fields={name: value for name, value in source.fields.items() if name not in demand.LIMITS})
+    return source and source.without(demand.LIMITS)
 
 
 def thread(request: Request, policy: Policy) -> Thread | None:

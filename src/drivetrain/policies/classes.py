@@ -52,9 +52,7 @@ def least(one: Priority, other: Priority) -> Priority:
 
 def for_engines(source: Source | None) -> Source | None:
     """Without the class that its caller wrote in the body, which is for us."""
-    if source is None or MEMBER not in source.fields or _said(source) is None:
-        return source
-    return replace(source, fields={name: raw for name, raw in source.fields.items() if name != MEMBER})
+    return source if source is None or _said(source) is None else source.without((MEMBER,))
 
 
 def _said(source: Source) -> str | None:

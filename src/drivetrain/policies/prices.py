@@ -84,8 +84,7 @@ def _precedence(price: Price) -> tuple[bool, bool, float, str]:
 
 def spoken(price: Price, prompt_tokens: int, answer_tokens: int) -> int:
     """What tokens alone cost, none of them cached or reasoned, in micro-dollars rounded as by `cost`."""
-    units = price.request * _MILLION + prompt_tokens * price.input + answer_tokens * price.output
-    return (units + _MILLION // 2) // _MILLION
+    return _micro(price.request * _MILLION + prompt_tokens * price.input + answer_tokens * price.output)
 
 
 def cost(price: Price, usage: Usage, seconds: float) -> Cost:
@@ -96,10 +95,14 @@ def cost(price: Price, usage: Usage, seconds: float) -> Cost:
     """
     told = price.request * _MILLION + _prompt(price, usage) + _answer(price, usage)
     if not (price.second or price.watts):  # as most
-        return Cost(micro_usd=(told + _MILLION // 2) // _MILLION)
+        return Cost(micro_usd=_micro(told))
     microseconds = max(0, round(seconds * _MILLION))
     computed = microseconds * (price.second * _ENERGY + round(price.watts * 1000) * price.kwh)
     return Cost(micro_usd=_rounded(told * _ENERGY + computed), compute_micro_usd=_rounded(computed))
+
+
+def _micro(units: int) -> int:
+    return (units + _MILLION // 2) // _MILLION
 
 
 def _prompt(price: Price, usage: Usage) -> int:

@@ -1,6 +1,7 @@
 """Generation and embeddings, for every dialect: decode, hand to the gateway, send what comes."""
 
 import time
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -14,6 +15,8 @@ from drivetrain.server.asked import call_of
 from drivetrain.server.bodies import Bodies
 from drivetrain.server.exchange import Exchange
 from drivetrain.types import Embeddings, EmbedRequest, Request, Timings
+
+Asked = TypeVar("Asked", Request, EmbedRequest)
 
 
 class Inference:
@@ -39,8 +42,7 @@ class Inference:
         """Stream or send whole. The caller's leaving cancels everything behind it."""
         receipt = Receipt()
         call = call_of(exchange, surface.name, receipt, request.source)
-        if (source := for_engines(request.source)) is not request.source:
-            request = replace(request, source=source)
+        request = _for_engines(request)
         reply = surface.reply(request, id=call.id, created_s=call.received_s)
         batches = self.gateway.generate(request, call)
         if (kept := self.gateway.kept(request.model)) is not None:
@@ -58,8 +60,7 @@ class Inference:
         """Where bodies are kept, it is what was asked: numbers tell nobody anything."""
         receipt = Receipt()
         call = call_of(exchange, dialect, receipt, request.source)
-        if (source := for_engines(request.source)) is not request.source:
-            request = replace(request, source=source)
+        request = _for_engines(request)
         try:
             answer = await self.gateway.embed(request, call)
         finally:
@@ -68,3 +69,8 @@ class Inference:
                 self._bodies.keep(call.id, await exchange.body(), "", kept, began_s=call.received_s)
         exchange.extra += experts.headers(answer.experts)
         return answer, Timings(prompt_s=time.time() - call.received_s)
+
+
+def _for_engines(request: Asked) -> Asked:
+    source = for_engines(request.source)
+    return request if source is request.source else replace(request, source=source)

@@ -182,12 +182,12 @@ class Connection(asyncio.Protocol):
         self._state.total_requests += 1
         self._task = task = self._loop.create_task(self._run(exchange))
         self._state.tasks.add(task)
+        task.add_done_callback(self._state.tasks.discard)
 
     async def _run(self, exchange: Exchange) -> None:
         try:
             await self._app.handle(exchange)
         finally:
-            self._state.tasks.discard(cast(asyncio.Task[None], asyncio.current_task(self._loop)))
             if not exchange.done:  # it was broken off: the caller must not take what came for the whole
                 self._transport.abort()
 

@@ -94,10 +94,7 @@ class Exports:
     async def _export(self, exports: Sequence[Export], lead: Lead) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                keepers = [
-                    group.create_task(lasting(f"sink {export.name}", export.run, pauses_s=(AGAIN_S, MOST_S)))
-                    for export in exports
-                ]
+                keepers = [group.create_task(self._keep(export)) for export in exports]
                 while await run_sync(lead.held) and not self._stop.is_set():
                     await self._pause(STAND_BY_S)
                 if not self._stop.is_set():
@@ -107,6 +104,10 @@ class Exports:
         finally:
             for export in exports:
                 self._told(Standing(name=export.name))  # how far behind it is, somebody else will tell
+
+    async def _keep(self, export: Export) -> None:
+        pauses_s, ended = (AGAIN_S, MOST_S), self._stop.is_set
+        await lasting(f"sink {export.name}", export.run, pauses_s=pauses_s, sleep=self._pause, ended=ended)
 
     async def _pause(self, seconds: float) -> None:
         """Until then, or until it is time to end."""

@@ -74,7 +74,7 @@ class Sighting:
         asked = select(_ROWS.seq, *columns, _ROWS.completion_tokens, _ROWS.cost_micro_usd)
         of_these = (text("rollout <> ''"), _ROWS.rollout.in_(since))  # as the index says it
         first_s = min(since_s for _, since_s in since.values())
-        told = or_(_ROWS.rollout.not_in(_spilled(self.rollout)), _ROWS.position == 1, _answers_refused())
+        told = or_(_ROWS.rollout.not_in(_spilled(self.rollout)), _ROWS.position == 1, _answers_refused(self.rollout))
         refused = (_ROWS.outcome == "rejected", _ROWS.engine != "")  # by an engine, though the baseline had answered it
         refused_copy = and_(_ROWS.rollout.endswith(SHADOW), *refused)
         open_ = and_(_ROWS.outcome == "absorbed", _ROWS.why == EngineRefused.code)  # the baseline's answer will tell
@@ -108,11 +108,14 @@ def _spilled(rollout: Rollout) -> Sequence[str]:
     return [f"{rollout.id}:{rollout.arms[0].name}{SPILL}"] if rollout.kind == "rollout" else []
 
 
-def _answers_refused() -> ColumnElement[bool]:
-    """Whether the baseline gave an answer to what the new arm had refused as the caller's mistake: it was none."""
+def _answers_refused(rollout: Rollout) -> ColumnElement[bool]:
+    """Whether the baseline gave an answer to what the new arm had refused as the caller's mistake: it was none. In the
+    same visit, for callers may call several requests by one id."""
     earlier = attempts.alias().c
-    refusals = (earlier.request_id == _ROWS.request_id, earlier.why == EngineRefused.code)
-    return and_(_ROWS.outcome == "ok", exists().where(*refusals, earlier.outcome == "absorbed"))
+    visit = (earlier.request_id == _ROWS.request_id, earlier.received_s == _ROWS.received_s)
+    before = (earlier.rollout == f"{rollout.id}:{rollout.arms[1].name}", earlier.position < _ROWS.position)
+    refused = (earlier.why == EngineRefused.code, earlier.outcome == "absorbed")
+    return and_(_ROWS.outcome == "ok", exists().where(*visit, *before, *refused))
 
 
 def _before(connection: Connection, rollout: Rollout) -> float:

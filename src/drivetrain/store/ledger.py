@@ -149,7 +149,7 @@ class Ledger:
         while True:
             last = self._closing  # read first: a row that was appended before `close` is in this round
             told = sound("the ledger", partial(self._round, retry_s))
-            retry_s = told if told is not None else self._later(retry_s)
+            retry_s = told if told is not None else self._broken(retry_s)
             if last and (retry_s or not self._due):
                 break
             self._wait(retry_s)
@@ -161,8 +161,15 @@ class Ledger:
         self._tell()
         return self._try_to_write(retry_s)
 
+    def _broken(self, retry_s: float) -> float:
+        """As `_later`, after an error that nobody foresaw; whoever is told may be what broke."""
+        later_s = self._later(retry_s)
+        sound("the ledger", partial(self._drained, (), self.backlog))
+        return later_s
+
     def _later(self, retry_s: float) -> float:
-        """On a connection of its own, for what has become of this one nobody knows."""
+        """When to try again: on a connection of its own, for what has become of this one nobody knows."""
+        self.away = True
         self._disconnect()
         return min(retry_s * 2, RETRY_S[1]) or RETRY_S[0]
 
@@ -188,7 +195,7 @@ class Ledger:
         try:
             self._write_all()
         except (StoreAway, OSError) as error:
-            later_s, self.away = self._later(retry_s), True
+            later_s = self._later(retry_s)
             if not retry_s:
                 log.warning("the ledger cannot be written, %d rows are kept: %s", self.backlog, error)
             self._drained((), self.backlog)

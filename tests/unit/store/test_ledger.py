@@ -16,6 +16,7 @@ import pytest
 
 from drivetrain.governance import Attempt
 from drivetrain.store import AttemptQuery, Ledger, Store
+from drivetrain.store.database import Rows
 from drivetrain.store.ledger import TEXT_CHARACTERS
 
 pytestmark = pytest.mark.anyio
@@ -115,17 +116,42 @@ async def test_an_error_that_nobody_foresaw_loses_no_row_and_does_not_end_the_le
     broken: list[int] = []
 
     def drained(rows: Sequence[Attempt], backlog: int) -> None:
-        if rows and not broken:
+        if len(broken) < 2:  # also when it is told that something broke
             broken.append(backlog)
             raise LookupError("nobody foresaw this")
 
     async with writing(store, drained) as ledger:
         ledger.append(attempt(1))
-        await until(lambda: bool(broken))
+        await until(lambda: len(broken) == 2)
         ledger.append(attempt(2))
         await until(lambda: ledger.backlog == 0)
     assert [row.id for row in store.attempts(AttemptQuery())] == [attempt(2).id, attempt(1).id]
     assert "the ledger: an error that nobody foresaw; the rest goes on" in caplog.messages
+
+
+async def test_while_such_an_error_lasts_the_database_is_away_and_the_backlog_is_told(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, told = threading.Event(), list[tuple[int, int, bool]]()
+    way_in = store.rows
+
+    def broken() -> Rows:
+        if not whole.is_set():
+            raise LookupError("nobody foresaw this")
+        return way_in()
+
+    def drained(rows: Sequence[Attempt], backlog: int) -> None:
+        told.append((len(rows), backlog, ledger.away))
+
+    monkeypatch.setattr(store, "rows", broken)
+    ledger = Ledger(store, place(store).parent)
+    ledger.append(attempt(1))
+    ledger.start(drained)
+    await until(lambda: len(told) >= 2)
+    assert told[:2] == [(1, 1, False), (0, 1, True)]
+    whole.set()
+    await until(lambda: told[-1] == (0, 0, False))
+    await ledger.close()
 
 
 def rows(store: Store) -> list[str]:

@@ -133,6 +133,27 @@ def test_what_the_new_engines_refused_is_their_failure_if_the_baseline_answers_i
 
 
 @ON_SQLITE
+@pytest.mark.parametrize(
+    ("label", "other"),
+    [
+        ("{}:new", {"received_s": 1.0}),
+        ("{}:new", {"position": 3}),
+        ("another:new", {}),
+        ("{}:baseline", {}),
+    ],
+)
+def test_what_was_refused_in_another_visit_says_nothing_though_its_caller_chose_the_same_id(
+    rollouts: Rollouts, store: Store, book: Book, label: str, other: dict[str, Any]
+) -> None:
+    one = begun(rollouts)
+    visit: dict[str, Any] = {"request_id": "always-the-same", "received_s": 2.0}
+    refused: dict[str, Any] = {"outcome": "absorbed", "why": "engine_refused", "status": 400, "final": False}
+    book.write(label.format(one.id), **{**visit, **refused, **other})
+    book.write(f"{one.id}:baseline:spill", position=2, **visit)
+    assert of(store, one) == (seen(0), seen(0))
+
+
+@ON_SQLITE
 def test_rows_from_before_the_stage_do_not_count(rollouts: Rollouts, store: Store, book: Book, clock: Clock) -> None:
     one = begun(rollouts)
     book.write(f"{one.id}:baseline", after_s=-1.0)

@@ -45,8 +45,7 @@ def _single(request: Request, prompt: str | tuple[int, ...] | None, number: int)
         fields["prompt"] = Raw(encode(prompt))
     source = request.source
     if source is not None:
-        kept = {name: value for name, value in source.fields.items() if name not in ("best_of", "echo")}
-        source = replace(source, fields=kept | fields)
+        source = replace(source, fields={**source.without(("best_of", "echo")).fields, **fields})
     sampling = replace(request.sampling, n=1, seed=own_seed, max_tokens=limit)
     return replace(request, sampling=sampling, completion=completion, source=source)
 
