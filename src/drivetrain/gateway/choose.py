@@ -17,6 +17,7 @@ from drivetrain.gateway import fingerprints
 from drivetrain.gateway.catalog import Entry, Library, stored
 from drivetrain.gateway.meter import Call
 from drivetrain.gateway.pool import Member, Pool
+from drivetrain.governance import Price
 from drivetrain.policies import demand, prices
 from drivetrain.policies.prices import Table
 from drivetrain.router import (
@@ -235,26 +236,30 @@ class _Costs:
         self._pool = pool
         self._model = model
         self._facts = facts
-        self._known: dict[int, float] = {}
+        self._known: dict[int, int] = {}
         self._now_s = 0.0
 
-    def of(self, target: Target) -> float:
+    def of(self, target: Target) -> int:
         found = self._known.get(id(target))
-        if found is None:
-            found = self._known[id(target)] = self._worked_out(target)
-        return found
-
-    def _worked_out(self, target: Target) -> float:
-        prompt, answer = self._facts.prompt_tokens, self._facts.output_tokens
+        if found is not None:
+            return found
+        facts = self._facts
         self._now_s = self._now_s or time.time()
         price = self._table.find(target.engine, target.model, self._model, self._now_s)
         if price is None:
-            return 0.0
-        if not (price.second or price.watts):
-            return float(prices.spoken(price, prompt, answer))
+            cost = 0
+        elif price.second or price.watts:
+            cost = self._computed(price, target)
+        else:
+            cost = prices.spoken(price, facts.prompt_tokens, facts.output_tokens)
+        self._known[id(target)] = cost
+        return cost
+
+    def _computed(self, price: Price, target: Target) -> int:
+        usage = Usage(prompt=self._facts.prompt_tokens, completion=self._facts.output_tokens)
         speed = self._pool.standing(target).speed
-        taken_s = speed.expected_s(prompt, answer) if speed is not None else 0.0
-        return float(prices.cost(price, Usage(prompt=prompt, completion=answer), taken_s).micro_usd)
+        taken_s = speed.expected_s(usage.prompt, usage.completion) if speed is not None else 0.0
+        return prices.cost(price, usage, taken_s).micro_usd
 
 
 def facts_of(request: Request | EmbedRequest, call: Call, region: str, *, shared: int = 0, own: int = 0) -> Facts:

@@ -60,9 +60,9 @@ def dear(seen: Sequence[Seen], behind: Sequence[float], terms: Terms) -> list[fl
     prices = [terms.micro_usd(target) or 0.0 for target, _ in seen]
     most, long_s = max(prices, default=0.0) or 1.0, SLOW * min(behind, default=0.0) + NEAR_S
     least = CHEAPEST * most
-    costs = [(price if price > least else least) / most for price in prices]
     return [
-        (cost * time_s / long_s if time_s > long_s else cost) ** 2 for cost, time_s in zip(costs, behind, strict=True)
+        ((price if price > least else least) / most * (time_s / long_s if time_s > long_s else 1.0)) ** 2
+        for price, time_s in zip(prices, behind, strict=True)
     ]
 
 
@@ -90,10 +90,8 @@ def _measured(seen: Seen, case: Case) -> bool:
 def _cheap(seen: Sequence[Seen], found: Sequence[float], case: Case) -> Reasoned:
     chances = [target.weight / score for (target, _), score in zip(seen, found, strict=True)]
     bounds, last = list(accumulate(chances)), len(seen) - 1
-    one, two = (
-        bisect_right(bounds, case.draw() * bounds[-1], 0, last),
-        bisect_right(bounds, case.draw() * bounds[-1], 0, last),
-    )
+    one = bisect_right(bounds, case.draw() * bounds[-1], 0, last)
+    two = bisect_right(bounds, case.draw() * bounds[-1], 0, last)
     works = seen[one][1].outstanding / chances[one], seen[two][1].outstanding / chances[two]
     best = seen[two if works[1] < works[0] else one]
     micro_usd = case.terms.micro_usd(best[0]) or 0.0

@@ -39,7 +39,8 @@ def some(group: Group, case: Case, many: int) -> list[Seen]:
         drawn: Iterable[int] = (*range(begin, size), *range(begin))
     else:
         drawn = dict.fromkeys(places(group, case.draw, many))
-    return [seen for place in drawn if good(seen := (targets[place], standings(targets[place])), facts)]
+    able = [seen for place in drawn if (seen := (targets[place], standings(targets[place])))[1].able]
+    return able if facts.deadline_s is None else [seen for seen in able if good(seen, facts)]
 
 
 def good(seen: Seen, facts: Facts) -> bool:
