@@ -4,6 +4,7 @@ Of the targets that are able (ready, not set aside by their breaker, not at rest
 from by weight, twice, and the better of the two goes first (power of two choices). Better is, of engines that are about
 as fast or not measured yet, the one with less outstanding work per weight; of unlike ones, the one that is expected to
 be done sooner with this request, behind its outstanding work. An engine on trial goes before the other one drawn.
+Of more than eight, two more are drawn if both of the first are at work: idle ones are missed less often.
 
 A policy may want more (`Terms`): a goal, rules that prefer targets, prompts or sessions kept together, engines of one's
 own region first. And whoever lacks what a request needs goes last. Who that is, and who is away, is known before: the
@@ -19,7 +20,7 @@ from drivetrain.config.schema import Target
 from drivetrain.router import goals, sticky
 from drivetrain.router.case import Case, Draw, Standings
 from drivetrain.router.field import Seen
-from drivetrain.router.hat import Reasoned, best_of_two, good, some, sooner
+from drivetrain.router.hat import Reasoned, best_of_two, better, good, some, sooner
 from drivetrain.router.record import Considered, Field
 from drivetrain.router.roster import Group, Roster
 from drivetrain.router.standing import DRAINED, USUAL, Facts
@@ -132,8 +133,14 @@ def _drawn(group: Group | None, case: Case) -> Reasoned | None:
         return goals.chosen(able, case) if able else None
     for _ in range(1 if few else TRIES):
         if (found := best_of_two(group, case, picky=True)) is not None:
-            return found
+            return found if few or not found[0][1].outstanding else _once_more(found, group, case)
     return None
+
+
+def _once_more(found: Reasoned, group: Group, case: Case) -> Reasoned:
+    """Both that were drawn are at work: two more are, and the best of the four goes."""
+    other = best_of_two(group, case, picky=True)
+    return found if other is None else better(found[0], other[0], case.facts)
 
 
 def _after_a_look(case: Case) -> tuple[Target | None, str]:

@@ -193,6 +193,25 @@ def test_a_choice_among_many_of_whom_most_are_away_looks_at_two(lost: int, left:
     assert standings.looked == [str(lost), str(lost + left - 1)]
 
 
+@pytest.mark.parametrize(
+    ("points", "first"),
+    [
+        ((0, 1), "1"),  # one of the two is idle
+        ((0, 2, 3, 1), "1"),  # both are at work: two more
+        ((0, 2, 3, 4), "2"),  # all are: whoever has least, of equals the first
+        ((0, 2, 4, 9), "2"),  # of two more, one is away
+    ],
+)
+def test_of_many_two_more_are_drawn_where_both_are_at_work(points: Sequence[int], first: str) -> None:
+    busy = {name: Standing(outstanding=work) for name, work in (("0", 5), ("2", 2), ("3", 3), ("4", 2))}
+    roster = Roster(targets(*map(str, range(10))))
+    draw = chance([(point + 0.5) / 10 for point in points])
+    decision = candidates(roster, Counted({**busy, "9": OPEN}), draw)
+    assert decision.first is not None
+    assert decision.first.engine == first
+    assert next(draw.__self__, None) is None  # type: ignore[attr-defined]
+
+
 def test_a_region_is_not_left_while_anybody_there_is_able() -> None:
     """However often the draws fall on those who are set aside."""
     among = targets(*(f"eu-{n}" for n in range(20)), "us-1")
