@@ -57,14 +57,12 @@ class OpenAISurface:
         decode: Callable[[bytes], Request],
         encode: Callable[[Request], bytes],
         reply: type[ChatReply] | type[CompletionReply],
-        content: str,
     ) -> None:
         self.name = name
         self.path = path
         self._decode = decode
         self._encode = encode
         self._reply = reply
-        self._content = content
 
     def decode_request(self, body: bytes) -> Request:
         return self._decode(body)
@@ -82,7 +80,7 @@ class OpenAISurface:
         return errors.decode(status, body)
 
     def encode_error(self, error: DrivetrainError) -> bytes:
-        return errors.encode(error, content=self._content)
+        return errors.encode(error, content=self._reply.content)
 
 
 CHAT: Final[Surface] = OpenAISurface(
@@ -91,7 +89,6 @@ CHAT: Final[Surface] = OpenAISurface(
     decode=requests.decode_chat,
     encode=requests.encode_chat,
     reply=ChatReply,
-    content="messages",
 )
 COMPLETIONS: Final[Surface] = OpenAISurface(
     requests.COMPLETIONS,
@@ -99,5 +96,4 @@ COMPLETIONS: Final[Surface] = OpenAISurface(
     decode=requests.decode_completion,
     encode=requests.encode_completion,
     reply=CompletionReply,
-    content="prompt",
 )

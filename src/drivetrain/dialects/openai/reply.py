@@ -152,6 +152,7 @@ def progress(event: Progress) -> bytes:
 
 class ChatReply:
     media_type = sse.MEDIA_TYPE
+    content = "messages"  # the member of a request that holds what the model reads
 
     def __init__(self, request: Request, *, id: str, created_s: float) -> None:
         self._id = f"chatcmpl-{id}"
@@ -178,7 +179,7 @@ class ChatReply:
         return self._frames.choice(index, _ROLE) + self._frames.choice(index, body)
 
     def error(self, error: DrivetrainError) -> bytes:
-        return sse.frame(errors.encode(error))
+        return sse.frame(errors.encode(error, content=self.content))
 
     def whole(self, response: Response) -> bytes:
         return _encode(
@@ -276,6 +277,7 @@ class CompletionReply:
     """Raw text. Reasoning and tool calls have no place in this surface and are left out."""
 
     media_type = sse.MEDIA_TYPE
+    content = "prompt"
 
     def __init__(self, request: Request, *, id: str, created_s: float) -> None:
         self._id = f"cmpl-{id}"
@@ -312,7 +314,7 @@ class CompletionReply:
         return b'"text":"","logprobs":' + told + b',"finish_reason":null'
 
     def error(self, error: DrivetrainError) -> bytes:
-        return sse.frame(errors.encode(error, content="prompt"))
+        return sse.frame(errors.encode(error, content=self.content))
 
     def whole(self, response: Response) -> bytes:
         choices = [

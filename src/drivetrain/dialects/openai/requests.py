@@ -86,10 +86,11 @@ def decode_chat(body: bytes) -> Request:
     legacy = given.functions is not None and given.tools is None
     tools, choice = _functions(given) if legacy else _tools(given)
     _check_chat(given)
+    sampling = _sampling(given, logprobs=given.logprobs, top_logprobs=given.top_logprobs)
     return Request(
         model=_model(given.model),
         messages=messages.decode(given.messages),
-        sampling=_sampling(given, logprobs=given.logprobs, top_logprobs=given.top_logprobs),
+        sampling=sampling,
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=given.parallel_tool_calls,
@@ -98,7 +99,7 @@ def decode_chat(body: bytes) -> Request:
         stream=bool(given.stream),
         include_usage=_include_usage(given),
         user=given.user or given.safety_identifier,
-        source=Source(dialect=LEGACY_CHAT if legacy else CHAT, fields=_fields(body, given)),
+        source=Source(dialect=LEGACY_CHAT if legacy else CHAT, fields=_fields(body, given.stop, sampling.stop)),
     )
 
 
@@ -133,30 +134,26 @@ def decode_completion(body: bytes) -> Request:
         echo=bool(given.echo),
         logprobs=given.logprobs,
     )
+    sampling = _sampling(given)
     return Request(
         model=_model(given.model),
         completion=completion,
-        sampling=_sampling(given),
+        sampling=sampling,
         output=_output(given),
         stream=bool(given.stream),
         include_usage=_include_usage(given),
         user=given.user or given.safety_identifier,
-        source=Source(dialect=COMPLETIONS, fields=_fields(body, given)),
+        source=Source(dialect=COMPLETIONS, fields=_fields(body, given.stop, sampling.stop)),
     )
 
 
-def _fields(body: bytes, given: wire.Common) -> Mapping[str, Raw]:
-    """The members as the caller sent them, but for empty stops: an engine would stop at once."""
+def _fields(body: bytes, given: str | Sequence[str] | None, stops: tuple[str, ...]) -> Mapping[str, Raw]:
+    """The members as the caller sent them, but for empty ones of the `given` stops: an engine would stop at once."""
     fields = invalid.fields(body)
-    stops = _stops(given)
-    if given.stop is None or (stops and len(stops) == len(_listed(given.stop))):
+    if given is None or (stops and len(stops) == len(_listed(given))):
         return fields
     kept = {name: value for name, value in fields.items() if name != "stop"}
     return {**kept, "stop": Raw(_encode(stops))} if stops else kept
-
-
-def _stops(given: wire.Common) -> tuple[str, ...]:
-    return tuple([stop for stop in _listed(given.stop or ()) if stop])
 
 
 def _listed(stop: str | Sequence[str]) -> Sequence[str]:
@@ -205,7 +202,7 @@ def _sampling(given: wire.Common, *, logprobs: bool | None = None, top_logprobs:
         min_p=given.min_p,
         typical_p=given.typical_p,
         seed=given.seed,
-        stop=_stops(given),
+        stop=tuple([stop for stop in _listed(given.stop or ()) if stop]),
         presence_penalty=given.presence_penalty,
         frequency_penalty=given.frequency_penalty,
         repeat_penalty=penalty,
