@@ -23,7 +23,11 @@ DrivetrainError
 Each dialect renders them; nothing below the server writes a status line.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+import msgspec
+
+SHOWN_CHARS: Final = 60
 
 
 class DrivetrainError(Exception):
@@ -254,3 +258,18 @@ class DeadlineExceeded(ServerError):
 
     status = 504
     code = "deadline_exceeded"
+
+
+# --- values in messages -----------------------------------------------------------------------------------------------
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: in JSON, of bounded length."""
+    try:
+        return bounded(msgspec.json.encode(value).decode())
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return bounded(repr(value))
+
+
+def bounded(text: str, chars: int = SHOWN_CHARS) -> str:
+    return text if len(text) <= chars else text[: chars - 1] + "…"

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from drivetrain.errors import BadRequest
+from drivetrain.errors import BadRequest, shown
 from drivetrain.types import Sampling
 
 # What a parameter is called in model.json, in Jan's, OpenAI's and Ollama's words → our field.
@@ -26,9 +26,8 @@ PARAMETERS: Mapping[str, str] = {
     "repeat_last_n": "repeat_last_n",
     "logit_bias": "logit_bias",
 }
-_WHOLE = frozenset({"max_tokens", "top_k", "seed", "repeat_last_n"})
+_WHOLE = frozenset(field.name for field in msgspec.structs.fields(Sampling) if field.type == int | None)
 _OTHER: Mapping[str, str] = {"stop": "a text or a list of texts", "logit_bias": "a mapping of tokens to numbers"}
-_SHOWN_CHARS = 60
 
 
 def sampling_of(parameters: Mapping[str, Any]) -> Sampling:
@@ -53,7 +52,7 @@ def flaws(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         try:
             _converted({name: value})
         except msgspec.ValidationError:
-            yield name, f"must be {_wanted(PARAMETERS[name])}, not {_shown(value)}"
+            yield name, f"must be {_wanted(PARAMETERS[name])}, not {shown(value)}"
 
 
 def _converted(parameters: Mapping[str, Any]) -> Sampling:
@@ -68,8 +67,3 @@ def _converted(parameters: Mapping[str, Any]) -> Sampling:
 
 def _wanted(field: str) -> str:
     return _OTHER.get(field, "a whole number" if field in _WHOLE else "a number")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"

@@ -48,7 +48,7 @@ async def test_a_parameter_that_no_request_could_use_is_not_kept(client: httpx2.
     answer = await client.patch(f"/v1/models/{MODEL}", json={"parameters": {"temperature": "hot"}})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "parameters.temperature")
-    assert error["message"] == "parameter 'temperature' of a model must be a number, not 'hot'"
+    assert error["message"] == "parameter 'temperature' of a model must be a number, not \"hot\""
     kept = (await client.get(f"/v1/models/{MODEL}?effective=true")).json()["effective"]
     assert "parameters.temperature" not in kept
 

@@ -11,6 +11,7 @@ from drivetrain.config import schema
 from drivetrain.config.document import Document, scalar
 from drivetrain.config.problems import Path, Problem, suggestion
 from drivetrain.config.secrets import HIDDEN, is_secret
+from drivetrain.errors import bounded
 
 
 def fields(section: type[schema.Section]) -> Mapping[str, msgspec.structs.FieldInfo]:
@@ -141,7 +142,7 @@ def brief(value: Any) -> str:
     if isinstance(value, list):
         return "a list" if value else "an empty list"
     text = "nothing" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return bounded(text)
 
 
 def wanted(expected: Any) -> str:

@@ -124,7 +124,7 @@ def test_a_flag_needs_no_section_in_the_file(files: Files) -> None:
 def test_parameters_of_a_policy_have_the_types_that_requests_take(files: Files) -> None:
     text = "policies:\n  calm:\n    parameters: {temperature: hot, top_k: 5, own: x}\n"
     told = files.problems(text)
-    assert told == ["3:31: policies.calm.parameters.temperature: must be a number, not 'hot'"]
+    assert told == ['3:31: policies.calm.parameters.temperature: must be a number, not "hot"']
 
 
 def test_every_value_has_an_origin(files: Files) -> None:

@@ -195,12 +195,12 @@ async def test_settling_clears_away_what_a_killed_process_left(library: Library,
 
 async def test_no_model_comes_in_with_parameters_that_no_request_could_use(library: Library, file: Path) -> None:
     await library.add(file, "tiny")
-    with pytest.raises(BadRequest, match="'temperature' of a model must be a number, not 'hot'"):
+    with pytest.raises(BadRequest, match="'temperature' of a model must be a number, not \"hot\""):
         await create(library, "mario", from_="tiny", parameters={"temperature": "hot"})
-    with pytest.raises(BadRequest, match="'top_p' of a model must be a number, not '1'"):
+    with pytest.raises(BadRequest, match="'top_p' of a model must be a number, not \"1\""):
         await library.define("chat", {"engine": "gpu-a", "parameters": {"top_p": "1"}})
     (file.parent / "model.json").write_text('{"parameters": {"seed": "s"}}')
-    with pytest.raises(BadRequest, match="'seed' of a model must be a whole number, not 's'"):
+    with pytest.raises(BadRequest, match="'seed' of a model must be a whole number, not \"s\""):
         await library.add(file.parent, "other")
     assert [spec.id for spec in library.list()] == ["tiny"]
 

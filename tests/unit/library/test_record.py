@@ -108,9 +108,9 @@ def test_a_patch_cannot_say_that_a_model_is_other_files(patch: record.Members) -
 @pytest.mark.parametrize(
     ("given", "wrong"),
     [
-        ({"temperature": "hot"}, "'temperature' of a model must be a number, not 'hot'"),
+        ({"temperature": "hot"}, "'temperature' of a model must be a number, not \"hot\""),
         ({"top_k": 1.5}, "'top_k' of a model must be a whole number, not 1.5"),
-        ({"num_predict": "many"}, "'num_predict' of a model must be a whole number, not 'many'"),
+        ({"num_predict": "many"}, "'num_predict' of a model must be a whole number, not \"many\""),
         ({"stop": [1]}, "'stop' of a model must be a text or a list of texts, not [1]"),
         ({"logit_bias": 3}, "'logit_bias' of a model must be a mapping of tokens to numbers, not 3"),
     ],

@@ -44,7 +44,7 @@ CASES = [
     Case(replace(GOOD, arms=arms("a", "b" * 65)), "arms", "write letters, digits"),
     Case(replace(GOOD, arms=(Arm(name="a"), Arm(name="b", targets=()))), "arms", "'b' has no targets"),
     Case(replace(GOOD, arms=(Arm(name="a"), Arm(name="b", prompt="help"))), "arms", "write `name@version`"),
-    Case(with_parameters(temperature="hot"), "arms", "parameter 'temperature' of 'b' must be a number, not 'hot'"),
+    Case(with_parameters(temperature="hot"), "arms", "parameter 'temperature' of 'b' must be a number, not \"hot\""),
     Case(with_parameters(bogus=1), "arms", "parameter 'bogus' of 'b' is none; there are max_tokens, "),
     Case(replace(GOOD, shares=(1.0, 1.0)), "shares", "a rollout has stages"),
     Case(replace(GOOD, stages=()), "stages", "write one at least"),

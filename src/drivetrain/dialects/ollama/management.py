@@ -24,11 +24,10 @@ SUCCESS = b'{"status":"success"}'
 
 
 class ShowRequest(Value, frozen=True, kw_only=True):
-    """`system` and `options` are shown as if they were the model's. Ollama has no use for `template` either."""
+    """`system` and `options` are shown as if they were the model's."""
 
     model: str
     system: str = ""
-    template: str = ""
     options: Mapping[str, Any] = {}
     verbose: bool = False
 
@@ -80,7 +79,7 @@ class _Named(Wire, frozen=True, kw_only=True):
 
 class _Show(_Named, frozen=True, kw_only=True):
     system: str | None = None
-    template: str | None = None
+    template: str | None = None  # a text, for which Ollama has no use either
     options: dict[str, Any] | None = None
     verbose: bool | None = None
 
@@ -124,7 +123,6 @@ def decode_show_request(body: bytes) -> ShowRequest:
     return ShowRequest(
         model=asked.named,
         system=asked.system or "",
-        template=asked.template or "",
         options=_parameters(asked.options or {}),
         verbose=asked.verbose is True,
     )

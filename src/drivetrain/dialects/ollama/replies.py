@@ -84,8 +84,7 @@ class Reply:
         keeps = shape is GENERATE and request.completion is None
         self._context = request.messages if keeps else None
         self._said: list[str] = []  # the answer so far, for `context`
-        completion = request.completion
-        self._joins = request.sampling.logprobs or (completion is not None and completion.logprobs is not None)
+        self._joins = request.sampling.logprobs
         self._held: TextDelta | ReasoningDelta | None = None  # its log-probabilities may come next
 
     def encode(self, event: Event) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from drivetrain import errors as e
-from drivetrain.errors import DrivetrainError
+from drivetrain.errors import DrivetrainError, bounded
 
 MAX_MESSAGE_CHARS = 2000
 
@@ -153,7 +153,7 @@ def _fault(body: bytes) -> Fault:
     if fault is not None:
         return fault
     text = re.sub(r"<[^>]*>|\s+", " ", body[: 2 * MAX_MESSAGE_CHARS].decode(errors="replace")).strip()
-    return Fault(message=_shortened(text) or "the engine answered with an error and no text")
+    return Fault(message=bounded(text, MAX_MESSAGE_CHARS) or "the engine answered with an error and no text")
 
 
 def _parse(body: bytes) -> Fault | None:
@@ -168,11 +168,11 @@ def _parse(body: bytes) -> Fault | None:
 def _from_object(value: dict[str, Any]) -> Fault | None:
     error = value.get("error")
     if isinstance(error, dict):  # OpenAI, llama.cpp, vLLM
-        return _from_members(error) or Fault(message=_shortened(_text(error)))
+        return _from_members(error) or Fault(message=bounded(_text(error), MAX_MESSAGE_CHARS))
     if error:  # Ollama `{"error"}`, TGI `{"error", "error_type"}`
-        return Fault(message=_shortened(_text(error)), type=_text(value.get("error_type", "")))
+        return Fault(message=bounded(_text(error), MAX_MESSAGE_CHARS), type=_text(value.get("error_type", "")))
     if "detail" in value:  # FastAPI's own
-        return Fault(message=_shortened(_text(value["detail"])))
+        return Fault(message=bounded(_text(value["detail"]), MAX_MESSAGE_CHARS))
     return _from_members(value) if value.get("choices") is None else None  # SGLang, TensorRT-LLM: flat
 
 
@@ -183,7 +183,7 @@ def _from_members(value: dict[str, Any]) -> Fault | None:
     code = value.get("code")
     param = value.get("param")
     return Fault(
-        message=_shortened(message),
+        message=bounded(message, MAX_MESSAGE_CHARS),
         type=_text(value.get("type") or ""),
         code="" if code is None else _text(code),
         param=param if isinstance(param, str) else None,
@@ -204,7 +204,3 @@ def _text(value: object) -> str:
         return msgspec.json.encode(value).decode()
     except OverflowError:  # an integer beyond 64 bits
         return repr(value)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"

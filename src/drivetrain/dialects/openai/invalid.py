@@ -6,10 +6,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from drivetrain.errors import BadRequest
+from drivetrain.errors import BadRequest, shown
 
 T = TypeVar("T")
-MAX_VALUE_CHARS = 60
 
 _PATH = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
@@ -46,15 +45,6 @@ def read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         raise BadRequest("the body is nested too deeply") from error
     except msgspec.DecodeError as error:
         raise BadRequest(_malformed(str(error), body)) from error
-
-
-def shown(value: object) -> str:
-    """A value as a text of bounded length, in JSON."""
-    try:
-        text = msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, RecursionError, OverflowError):
-        text = repr(value)
-    return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "…"
 
 
 def _malformed(text: str, body: bytes) -> str:

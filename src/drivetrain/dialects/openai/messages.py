@@ -6,8 +6,8 @@ from typing import Any, NoReturn, get_args
 import msgspec
 from msgspec import Raw
 
-from drivetrain.dialects.openai import invalid, wire
-from drivetrain.errors import BadRequest, Unsupported
+from drivetrain.dialects.openai import wire
+from drivetrain.errors import BadRequest, Unsupported, shown
 from drivetrain.types import Audio, Image, Message, NamedTool, Part, Role, Text, Tool, ToolCall, ToolChoice
 
 _ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "function": "tool"}
@@ -131,14 +131,14 @@ def check_choice(choice: ToolChoice | None, tools: Sequence[Tool], *, any_tools:
     """Raises `BadRequest` for a choice that demands what is not there. `any_tools`: also ones that are no functions."""
     if isinstance(choice, NamedTool) and all(tool.name != choice.name for tool in tools):
         known = ", ".join(tool.name for tool in tools) or "none"
-        shown = invalid.shown(choice.name)
-        raise BadRequest(f"'{param}' names {shown}, which is no function of the request; it has {known}", param=param)
+        wrong = f"'{param}' names {shown(choice.name)}, which is no function of the request; it has {known}"
+        raise BadRequest(wrong, param=param)
     if choice == "required" and not any_tools:
         raise BadRequest(f"'{param}' demands a call, but the request has no tools", param=param)
 
 
 def refuse(param: str, value: object, expected: str) -> NoReturn:
-    raise BadRequest(f"'{param}' is {invalid.shown(value)}; expected {expected}", param=param)
+    raise BadRequest(f"'{param}' is {shown(value)}; expected {expected}", param=param)
 
 
 # --- to engines -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from msgspec import Raw
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
-from drivetrain.errors import Unsupported
+from drivetrain.errors import Unsupported, shown
 from drivetrain.types import Event, Message, NamedTool, Request, Text, ToolCallDelta, ToolCallStart
 
 CALL: Final = "<tool_call>\n"
@@ -69,7 +69,7 @@ def refuse_others(request: Request) -> None:
     for place, tool in enumerate(_sent(request, "tools") or ()):
         kind = tool.get("type", "function")
         if kind != "function":
-            told = f"'tools[{place}].type' is {str(kind)[:60]!r}; the embedded engine knows no tools but functions"
+            told = f"'tools[{place}].type' is {shown(kind)}; the embedded engine knows no tools but functions"
             raise Unsupported(told, param=f"tools[{place}].type")
 
 
