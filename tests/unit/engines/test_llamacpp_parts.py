@@ -14,7 +14,7 @@ from drivetrain.engines.llamacpp import LlamaCpp, choices, embedding, memory, pr
 from drivetrain.engines.llamacpp.fleet import Crashes
 from drivetrain.engines.llamacpp.launch import Adapter, Launch
 from drivetrain.engines.llamacpp.sockets import MAX_PATH_BYTES, Sockets
-from drivetrain.errors import BadRequest
+from drivetrain.errors import BadRequest, Unsupported
 from drivetrain.gguf import Array, Gguf, Metadata
 from drivetrain.types import (
     ChoiceFinished,
@@ -239,6 +239,23 @@ def test_the_callers_own_body_says_the_same() -> None:
     assert [tool["function"]["name"] for tool in sent["tools"]] == ["b"]
     assert (sent["tool_choice"], sent["top_k"]) == ("required", 3)
     assert sent["messages"][-1] == {"role": "assistant", "content": "<tool_call>\n"}
+
+
+@pytest.mark.parametrize("kind", [{}, {"type": "function"}])
+def test_functions_are_the_tools_it_knows(kind: dict[str, str]) -> None:
+    tools.refuse_others(demanding())
+    for sent in ([kind | {"function": {"name": "a"}}], [], None):
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": sent}
+        tools.refuse_others(openai.CHAT.decode_request(json.dumps(body).encode()))
+
+
+def test_other_tools_are_refused_by_place() -> None:
+    sent = [{"function": {"name": "a"}}, {"type": "custom", "custom": {"name": "b"}}]
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": sent}
+    with pytest.raises(Unsupported) as caught:
+        tools.refuse_others(openai.CHAT.decode_request(json.dumps(body).encode()))
+    assert caught.value.param == "tools[1].type"
+    assert caught.value.message == "'tools[1].type' is \"custom\"; the embedded engine knows no tools but functions"
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------

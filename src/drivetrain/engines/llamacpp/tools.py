@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 from msgspec.json import decode, encode
 from msgspec.structs import replace
@@ -17,6 +18,16 @@ from drivetrain.errors import Unsupported, shown
 from drivetrain.types import Event, Message, NamedTool, Request, Text, ToolCallDelta, ToolCallStart
 
 CALL: Final = "<tool_call>\n"
+
+
+class _Kind(msgspec.Struct, gc=False):
+    """All of a tool that is read here: its schema may be long."""
+
+    type: str | None = "function"
+
+
+_NONE: Final = Raw(b"null")
+_kinds = msgspec.json.Decoder(list[_Kind] | None).decode
 
 _FOLD: Final = "{%- set fold_system = true -%}\n"  # the template takes no system message
 _PREFACE: Final = """\
@@ -66,10 +77,10 @@ _PREFACE: Final = """\
 
 def refuse_others(request: Request) -> None:
     """The caller's own words reach llama.cpp, which knows functions alone. Raises `Unsupported` for other tools."""
-    for place, tool in enumerate(_sent(request, "tools") or ()):
-        kind = tool.get("type", "function")
-        if kind != "function":
-            told = f"'tools[{place}].type' is {shown(kind)}; the embedded engine knows no tools but functions"
+    sent = _NONE if request.source is None else request.source.fields.get("tools", _NONE)
+    for place, tool in enumerate(_kinds(sent) or ()):
+        if tool.type not in (None, "function"):
+            told = f"'tools[{place}].type' is {shown(tool.type)}; the embedded engine knows no tools but functions"
             raise Unsupported(told, param=f"tools[{place}].type")
 
 
