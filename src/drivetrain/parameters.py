@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from drivetrain.errors import BadRequest, shown
 from drivetrain.types import Sampling
@@ -56,13 +57,13 @@ def flaws(parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _converted(parameters: Mapping[str, Any]) -> Sampling:
-    """`num_predict` below zero means "no limit", which is our default."""
+    """As a request's own: a limit of 0 or less is none, and so is a stop of no letter."""
     known = {PARAMETERS[name]: value for name, value in parameters.items() if name in PARAMETERS and value is not None}
     if isinstance(known.get("stop"), str):
         known["stop"] = (known["stop"],)
-    if isinstance(limit := known.get("max_tokens"), int) and limit < 0:
-        del known["max_tokens"]
-    return msgspec.convert(known, Sampling)
+    said = msgspec.convert(known, Sampling)
+    limit = said.max_tokens if said.max_tokens is not None and said.max_tokens > 0 else None
+    return replace(said, max_tokens=limit, stop=tuple([stop for stop in said.stop if stop]))
 
 
 def _wanted(field: str) -> str:
