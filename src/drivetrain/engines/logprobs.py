@@ -3,6 +3,7 @@
 To it, no alternatives (0) means no log-probabilities at all. So it is asked for one, which the caller does not get.
 """
 
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Final
@@ -15,7 +16,7 @@ from drivetrain.dialects import sse
 from drivetrain.types import Event, LogprobDelta, Request
 
 _ONE: Final = Raw(b"1")
-_MEMBER: Final = b'"top_logprobs"'
+_MEMBER: Final = re.compile(rb'"top_logprobs"\s*:')
 
 _members = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
@@ -47,7 +48,7 @@ async def without_any(answer: AsyncGenerator[Sequence[Event], None]) -> AsyncGen
 
 def _bare(event: Event) -> Event:
     raw = event.raw
-    if raw and raw.find(_MEMBER) >= 0:
+    if raw and _MEMBER.search(raw):
         raw = _bare_frame(raw)
     if isinstance(event, LogprobDelta):
         return replace(event, tokens=tuple(replace(token, top=()) for token in event.tokens), raw=raw)

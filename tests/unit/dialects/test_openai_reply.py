@@ -321,6 +321,15 @@ def test_frames_before_the_last_say_that_they_have_no_usage() -> None:
     assert {chunk["model"] for chunk in told} == {"public"}
 
 
+def test_a_text_may_be_the_name_of_a_member() -> None:
+    run = "".join(LLAMA % (SAID % text, 1, "") for text in ("a", "usage", "b"))
+    told = forwarded(LLAMA % (SAID % "usage", 1, ""), run, LLAMA % ("", 2, ',"usage" : {"completion_tokens":5}'))
+    assert [(chunk["usage"], chunk["choices"][0]["text"]) for chunk in told[:4]] == [
+        (None, text) for text in ("usage", "a", "usage", "b")
+    ]
+    assert told[-1]["usage"] == {"completion_tokens": 5}
+
+
 def test_frames_that_end_in_another_way_say_so_too() -> None:
     (chunk,) = forwarded((LLAMA % (SAID % "a", 1, "")).replace("\n", "\r\n"))[:1]
     assert (chunk["usage"], chunk["choices"][0]["text"]) == (None, "a")

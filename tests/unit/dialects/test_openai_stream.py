@@ -232,6 +232,14 @@ def test_reasoning_is_read_under_both_names_and_forwarded_under_both(name: str) 
     assert told == {"reasoning_content": 'Let "me" think\\', "reasoning": 'Let "me" think\\', "content": None}
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_a_text_that_is_a_name_of_reasoning_is_none(name: str) -> None:
+    for text in ("reasoning", "reasoning_content"):
+        first, *_ = read(chunk({"index": 0, "delta": {name: text}}) + chunk(delta(finish_reason="stop")) + DONE, SAME)
+        told = json.loads((first.raw or b"").removeprefix(b"data: "))["choices"][0]["delta"]
+        assert told == {"reasoning_content": text, "reasoning": text}
+
+
 def test_a_frame_of_several_events_is_forwarded_once() -> None:
     tokens = {
         "content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [{"token": "b", "logprob": -1}]}],

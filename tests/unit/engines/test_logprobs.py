@@ -45,6 +45,12 @@ async def test_a_llama_server_is_asked_for_one_alternative_which_the_caller_does
     assert (frame["id"], told.raw) == ("e", b"")
 
 
+async def test_a_text_may_be_the_name_of_the_member() -> None:
+    said = {"index": 0, "delta": {"content": "top_logprobs"}, "finish_reason": None}
+    _, (text,) = await answered(CHAT, "llama-server", said, messages=ASK, logprobs=True)
+    assert text.raw == sse({"id": "e", "created": 1, "model": "m", "choices": [said]})[0]
+
+
 async def test_of_a_bare_completion_too() -> None:
     sent, (_, told) = await answered(COMPLETIONS, "llama-server", WRITTEN, prompt="p", logprobs=0)
     assert sent["logprobs"] == 1

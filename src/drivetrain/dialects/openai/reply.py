@@ -4,6 +4,7 @@ An engine's own frames are forwarded with nothing changed but the model's name, 
 of ours take up the id and the time of creation of the engine's, so that all chunks of one answer agree.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,7 +32,7 @@ from drivetrain.types import (
 
 COMPLETION = "text_completion"
 _END = b"\n\n"
-_USAGE = b'"usage"'
+_USAGE = re.compile(rb'"usage"\s*:')  # in a text, quotes are escaped; one that is `usage` and no more has no colon
 _LAST = b"}\n\n"  # of a frame; in a text, line breaks are escaped
 _NO_USAGE = b',"usage":null}\n\n'
 _CHAT_ID = b'"chatcmpl-'  # llama.cpp's, of bare completions too
@@ -64,7 +65,7 @@ class Frames:
     def forward(self, raw: bytes) -> bytes:
         """An engine's frame under the public name of the model, and with one time of creation in all frames (llama.cpp
         writes the current time into each). Or a run of frames that differ in their texts only."""
-        if self._include_usage and raw.find(_USAGE) < 0:  # in a text, its quotes are escaped
+        if self._include_usage and _USAGE.search(raw) is None:
             raw = _without_usage(raw)
         if self._agree:
             return raw if raw.find(self._theirs) >= 0 else self._learn(raw)  # `in` makes an exception, and drops it

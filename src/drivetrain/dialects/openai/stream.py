@@ -50,6 +50,7 @@ _REASONS: Mapping[str, FinishReason] = {
 _BROKEN = frozenset({"abort", "error", "cancelled", "insufficient_system_resource"})
 _COMMON: Final = frozenset({"id", "object", "created", "model", "choices", "usage"})
 _REASONING = re.compile(rb'"(reasoning_content|reasoning)"(\s*:\s*)("(?:[^"\\]|\\.)*")')
+_REASONING_NAMES = re.compile(rb'"(reasoning_content|reasoning)"\s*:')
 _LOGPROBS = re.compile(rb'("logprobs"\s*:\s*\{)(\s*"content"\s*:)')
 _REFUSAL = re.compile(rb'"refusal"\s*:')
 _DATA: Final = b"data: "
@@ -323,7 +324,7 @@ def _attach(raw: bytes, events: list[Event], start: int) -> None:
 
 
 def _one_name(raw: bytes) -> bool:
-    return (b'"reasoning_content"' in raw) != (b'"reasoning"' in raw)
+    return len(set(_REASONING_NAMES.findall(raw))) == 1
 
 
 def _both_names(found: re.Match[bytes]) -> bytes:
