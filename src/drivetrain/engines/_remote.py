@@ -86,9 +86,7 @@ async def stream(
     Raises the error that the engine answers, or `EngineFailed` if its stream ends early.
     """
     decoder = surface.decoder(request)
-    body = surface.encode_request(request)
-    if more:
-        body = b"%b%b}" % (body.removesuffix(b"}"), more)
+    body = _with(surface.encode_request(request), more)
     async with upstream.post(path, body, traceparent=request.traceparent, connect_s=request.connect_s) as answer:
         if answer.status != 200:
             raise await refusal(answer, surface.decode_error)
@@ -108,12 +106,17 @@ async def call(
     body: bytes,
     decode_error: DecodeError,
     *,
+    more: bytes = b"",
     traceparent: str | None = None,
     connect_s: float | None = None,
 ) -> bytes:
-    """The body of a 200. Raises the error that the engine answers."""
-    async with upstream.post(path, body, traceparent=traceparent, connect_s=connect_s) as answer:
+    """The body of a 200. `more` as for `stream`. Raises the error that the engine answers."""
+    async with upstream.post(path, _with(body, more), traceparent=traceparent, connect_s=connect_s) as answer:
         return await _body(answer, decode_error)
+
+
+def _with(body: bytes, more: bytes) -> bytes:
+    return b"%b%b}" % (body.removesuffix(b"}"), more) if more else body
 
 
 async def fetch(upstream: Upstream, path: str, decode_error: DecodeError, *, within_s: float = 10.0) -> bytes:

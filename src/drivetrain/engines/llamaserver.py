@@ -13,10 +13,17 @@ from drivetrain.dialects.openai import decode_error
 from drivetrain.engines._http import Upstream
 from drivetrain.engines._remote import call, fetch
 from drivetrain.errors import EngineFailed, LoadFailed, ModelNotFound
+from drivetrain.types import EmbedRequest
 
 POLL_S: Final = 0.2
 IN_MEMORY: Final = "loaded"
+_AS_IT_IS: Final = b',"embd_normalize":-1'  # llama.cpp's number for a vector of whatever length
 ON_ITS_WAY: Final = frozenset({"loading", "downloading"})
+
+
+def embedding(request: EmbedRequest) -> bytes:
+    """What a request for vectors says to llama.cpp beside what it says to all."""
+    return b"" if request.normalised else _AS_IT_IS
 
 
 class Status(msgspec.Struct):

@@ -94,7 +94,8 @@ class OpenAI:
     async def _embed(self, request: EmbedRequest) -> Embeddings:
         asked, path = encode_embed_request(request), self._api + "/embeddings"
         trace, connect_s = request.traceparent, request.connect_s
-        body = await call(self._upstream, path, asked, decode_error, traceparent=trace, connect_s=connect_s)
+        more = llamaserver.embedding(request) if self.kind == LLAMA_SERVER else b""
+        body = await call(self._upstream, path, asked, decode_error, more=more, traceparent=trace, connect_s=connect_s)
         embeddings = decode_embeddings(body)
         if len(embeddings.vectors) != len(request.inputs):
             got, wanted = len(embeddings.vectors), len(request.inputs)

@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from drivetrain.engines import EngineSettings
+from drivetrain.engines._remote import open_upstream
+from drivetrain.engines.llamacpp import embedding
 from drivetrain.engines.openai import OpenAI
 from drivetrain.errors import LoadFailed, ModelNotFound
+from drivetrain.types import EmbedRequest
 from tests.fakes import FakeUpstream, Whole
 from tests.fakes.host import NoHost
 
@@ -74,3 +77,19 @@ async def test_a_server_with_one_model_has_nothing_to_load() -> None:
         await engine.unload("a")
         assert await engine.loaded() == []
         await engine.aclose()
+
+
+@pytest.mark.parametrize("kind", ["llama-server", "openai", "llamacpp"])
+async def test_vectors_as_long_as_the_model_makes_them_are_asked_of_llama_cpp_only(kind: str) -> None:
+    async with FakeUpstream() as upstream:
+        upstream.script("/v1/embeddings", Whole(body={"data": [{"index": 0, "embedding": [3.0, 4.0]}]}))
+        engine = OpenAI("box", EngineSettings(kind=kind, url=upstream.url), NoHost())
+        server = open_upstream("box", EngineSettings(kind=kind), upstream.url)
+        for normalised in (False, True):
+            request = EmbedRequest(model="m", inputs=("a",), normalised=normalised)
+            asked = embedding.embed(server, request, context=9) if kind == "llamacpp" else engine.embed(request)
+            assert (await asked).vectors == ([3.0, 4.0],)
+        await engine.aclose()
+        await server.aclose()
+        sent = [request.json.get("embd_normalize") for request in upstream.requests]
+        assert sent == [None if kind == "openai" else -1, None]

@@ -3,17 +3,16 @@
 import math
 from collections.abc import Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from drivetrain.dialects.openai import decode_embeddings, decode_error, encode_embed_request
+from drivetrain.engines import llamaserver
 from drivetrain.engines._http import Upstream
 from drivetrain.engines._remote import call
 from drivetrain.engines.llamacpp.tokens import tokens_of
 from drivetrain.errors import BadRequest, ContextOverflow
 from drivetrain.types import Embeddings, EmbedRequest
 
-_AS_IT_IS = -1  # llama.cpp's number for a vector of whatever length
 SPECIAL_TOKENS = 2  # that the model may put around an input
 
 
@@ -51,9 +50,8 @@ def shortened(vector: Sequence[float], dimensions: int, *, lenient: bool) -> Seq
 
 async def _ask(upstream: Upstream, request: EmbedRequest) -> Embeddings:
     body = encode_embed_request(replace(request, dimensions=None, source=None))
-    if not request.normalised:
-        body = msgspec.json.encode(msgspec.json.decode(body) | {"embd_normalize": _AS_IT_IS})
-    return decode_embeddings(await call(upstream, "/v1/embeddings", body, decode_error))
+    more = llamaserver.embedding(request)
+    return decode_embeddings(await call(upstream, "/v1/embeddings", body, decode_error, more=more))
 
 
 async def _cut(upstream: Upstream, text: str | tuple[int, ...], tokens: int) -> tuple[int, ...]:
