@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from drivetrain.dialects import sse
+from drivetrain.dialects import logprobs, sse
 from drivetrain.types import Event, LogprobDelta, Request
 
 _ONE: Final = Raw(b"1")
@@ -24,8 +24,7 @@ _encode = msgspec.json.Encoder().encode
 
 def alone(request: Request) -> bool:
     """Whether the caller wants those of the chosen tokens, and no alternatives."""
-    completion, sampling = request.completion, request.sampling
-    return completion.logprobs == 0 if completion is not None else sampling.logprobs and not sampling.top_logprobs
+    return logprobs.asked(request) == 0
 
 
 def with_one(request: Request) -> Request:

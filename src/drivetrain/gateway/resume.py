@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from drivetrain.config.schema import Policy
-from drivetrain.dialects import openai
+from drivetrain.dialects import logprobs, openai
 from drivetrain.gateway.pool import Member
 from drivetrain.policies import demand
 from drivetrain.types import (
@@ -127,10 +127,10 @@ def thread(request: Request, policy: Policy) -> Thread | None:
     if not policy.retries.resume or request.tools or request.output is not None:
         return None
     sampling, completion = request.sampling, request.completion
-    if sampling.n != 1 or sampling.logprobs:
+    if sampling.n != 1 or logprobs.asked(request) is not None:
         return None
     if completion is None:
         return Thread(request) if request.messages and request.messages[-1].role != "assistant" else None
     single = len(completion.prompts) == 1 and isinstance(completion.prompts[0], str)
-    plain = completion.suffix is None and not completion.echo and completion.logprobs is None
+    plain = completion.suffix is None and not completion.echo
     return Thread(request) if single and plain else None

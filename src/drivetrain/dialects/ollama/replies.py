@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from drivetrain.dialects import ndjson
+from drivetrain.dialects import logprobs, ndjson
 from drivetrain.dialects.ollama import context, requests
 from drivetrain.dialects.ollama.durations import nanoseconds, stamp
 from drivetrain.dialects.ollama.errors import encode_error
@@ -84,7 +84,7 @@ class Reply:
         keeps = shape is GENERATE and request.completion is None
         self._context = request.messages if keeps else None
         self._said: list[str] = []  # the answer so far, for `context`
-        self._joins = request.sampling.logprobs
+        self._joins = logprobs.asked(request) is not None
         self._held: TextDelta | ReasoningDelta | None = None  # its log-probabilities may come next
 
     def encode(self, event: Event) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from drivetrain.dialects import logprobs
 from drivetrain.dialects.ollama import options, requests
 from drivetrain.dialects.ollama.durations import keep_alive
 from drivetrain.dialects.ollama.messages import write_images, write_messages, write_tools
@@ -75,11 +76,10 @@ def _common(request: Request) -> dict[str, Any]:
         members["think"] = options.write_think(request.reasoning)
     if request.keep_alive_s is not None:
         members["keep_alive"] = keep_alive(request.keep_alive_s)
-    if sampling.logprobs or (request.completion and request.completion.logprobs is not None):
+    if (others := logprobs.asked(request)) is not None:
         members["logprobs"] = True
-    top = sampling.top_logprobs if request.completion is None else request.completion.logprobs or sampling.top_logprobs
-    if top:
-        members["top_logprobs"] = top
+    if others:
+        members["top_logprobs"] = others
     return members
 
 
