@@ -7,6 +7,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 from msgspec import inspect
 
+from drivetrain import parameters
 from drivetrain.config import schema
 from drivetrain.config.document import Document, scalar
 from drivetrain.config.problems import Path, Problem, suggestion
@@ -57,7 +58,7 @@ class Checker:
             if value is None and type(None) in get_args(expected):
                 return None
             return self._section({} if value is None else value, section, path)
-        if get_origin(kind) is Mapping and section_of(get_args(kind)[1]):
+        if get_origin(kind) is Mapping:
             return self._mapping({} if value is None else value, get_args(kind)[1], path)
         if get_origin(kind) is tuple and section_of(get_args(kind)[0]):
             return self._list(value, expected, path)
@@ -76,7 +77,16 @@ class Checker:
             if field.required and name not in value:
                 self.problems.append(Problem(self._document.place(path), path, f"needs {name!r}, {wanted(field.type)}"))
         here = {name: item for name, item in value.items() if name in known}
-        return {name: self.check(item, known[name].type, (*path, name)) for name, item in here.items()}
+        checked = {name: self.check(item, known[name].type, (*path, name)) for name, item in here.items()}
+        if section is schema.Policy:
+            self._parameters(checked.get("parameters"), (*path, "parameters"))
+        return checked
+
+    def _parameters(self, value: Any, path: Path) -> None:
+        """Those of requests have the types that requests take."""
+        for name, wrong in parameters.flaws(value) if isinstance(value, dict) else ():
+            where = (*path, name)
+            self.problems.append(Problem(self._document.at(where), where, wrong))
 
     def _options(self, value: dict[str, Any], known: Mapping[str, Any], path: Path) -> dict[str, Any]:
         """An engine's entry with the members that only its kind knows moved into `options`."""
@@ -107,7 +117,7 @@ class Checker:
         return [self.check(item, item_type, (*path, position)) for position, item in enumerate(value)]
 
     def _leaf(self, value: Any, expected: Any, path: Path) -> Any:
-        if bare(expected) is Any or get_origin(bare(expected)) is Mapping:
+        if bare(expected) is Any:
             return self._free(value, path)
         try:
             return msgspec.convert(value, expected, strict=path not in self._document.loose)

@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
-from drivetrain import parameters
 from drivetrain.config.problems import Path, suggestion
 from drivetrain.config.schema import Config, Engine, Policy, Route, Routing, Sink, When
 
@@ -98,8 +97,6 @@ def _policy(here: Path, policy: Policy) -> Iterator[Finding]:
             yield (*here, "budgets", position, "zone"), f"time zone {budget.zone!r} is not known here; {known}"
     if policy.hedge.least_s > policy.hedge.most_s:
         yield (*here, "hedge", "least_s"), f"is more than `most_s`, {policy.hedge.most_s:g}"
-    for name, wrong in parameters.flaws(policy.parameters):
-        yield (*here, "parameters", name), wrong
     if policy.prompt is not None and not _PROMPT.fullmatch(policy.prompt):
         yield (*here, "prompt"), f"{policy.prompt!r} is no version of a prompt; expected NAME@VERSION such as support@3"
     for position, pattern in enumerate(policy.bodies.redact):

@@ -127,6 +127,35 @@ def test_parameters_of_a_policy_have_the_types_that_requests_take(files: Files) 
     assert told == ['3:31: policies.calm.parameters.temperature: must be a number, not "hot"']
 
 
+def test_a_wrong_type_is_told_with_every_other_one_wherever_it_stands(files: Files) -> None:
+    text = """\
+server: {port: x}
+policies:
+  calm: {parameters: {temperature: hot}}
+  free: {parameters: 5, settings: [1]}
+sinks:
+  a: {kind: webhook, url: "http://x", headers: {a: 1, b: [2], c: "3"}}
+  b: {kind: webhook, url: "http://x", headers: 3}
+engines:
+  e: {kind: openai, url: "http://x", options: 4}
+"""
+    assert files.problems(text) == [
+        "1:16: server.port: expected an integer from 0 to 65535, got 'x'",
+        '3:36: policies.calm.parameters.temperature: must be a number, not "hot"',
+        "4:22: policies.free.parameters: expected a mapping, got 5",
+        "4:35: policies.free.settings: expected a mapping, got a list",
+        "6:52: sinks.a.headers.a: expected a text, got 1",
+        "6:58: sinks.a.headers.b: expected a text, got a list",
+        "7:48: sinks.b.headers: expected a mapping, got 3",
+        "9:47: engines.e.options: expected a mapping, got 4",
+    ]
+
+
+def test_a_mapping_with_nothing_in_it_is_empty(files: Files) -> None:
+    resolved = files.resolve("policies:\n  calm:\n    parameters:\n")
+    assert resolved.config.policies["calm"].parameters == {}
+
+
 def test_every_value_has_an_origin(files: Files) -> None:
     resolved = files.resolve(EXAMPLE, {"API_KEY": "k"})
     assert config.flat(msgspec.to_builtins(resolved.config)).keys() == resolved.origins.keys()
