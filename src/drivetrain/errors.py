@@ -57,6 +57,7 @@ class ContextOverflow(CallerError):
     """Prompt and answer do not fit into the model's context."""
 
     code = "context_length_exceeded"
+    fits: float | None = None  # the share of the prompt that there is room for, where the engine tells it
 
 
 class Unsupported(CallerError):

@@ -45,12 +45,12 @@ class Ollama:
 
     async def _answer(self, exchange: Exchange, surface: Surface, request: Request) -> None:
         """A conversation too long for the model is asked again with its oldest turns left out."""
-        shorter, headers = ollama.shortened(request), tuple(exchange.extra)
-        while True:
+        headers = tuple(exchange.extra)
+        for left in reversed(range(ollama.MOST_TRIES)):
             try:
                 return await self._inference.answer(exchange, surface, request)
-            except ContextOverflow:
-                following = next(shorter, None)
+            except ContextOverflow as error:
+                following = ollama.shortened(request, error.fits) if left else None
                 if exchange.started or following is None:
                     raise
                 request, exchange.extra[:] = following, headers  # without what was told of this try

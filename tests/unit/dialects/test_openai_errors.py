@@ -1,6 +1,7 @@
 """Errors: four members for callers, always; any engine's form understood and put to whose fault it is."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,25 @@ def test_an_engines_error_is_put_to_whose_fault_it_is(status: int, body: bytes, 
     error = decode_error(status, body)
     assert type(error) is kind
     assert error.message
+
+
+@pytest.mark.parametrize(
+    ("told", "fits"),
+    [
+        ({"n_prompt_tokens": 1024, "n_ctx": 512}, 0.5),
+        ({"n_prompt_tokens": 512, "n_ctx": 512}, None),
+        ({"n_prompt_tokens": 0, "n_ctx": 0}, None),
+        ({"n_prompt_tokens": "many", "n_ctx": 512}, None),
+        ({"n_ctx": 512}, None),
+        ({}, None),
+    ],
+)
+def test_how_much_of_a_prompt_has_room_is_told(told: dict[str, Any], fits: float | None) -> None:
+    fault = {"code": 400, "message": "too much", "type": "exceed_context_size_error", **told}
+    for body in ({"error": fault}, fault):
+        error = decode_error(400, json.dumps(body).encode())
+        assert isinstance(error, e.ContextOverflow)
+        assert error.fits == fits
 
 
 def test_the_engines_own_words_reach_the_caller() -> None:

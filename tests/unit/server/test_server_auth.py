@@ -353,6 +353,21 @@ async def test_an_answer_to_a_shortened_conversation_has_each_header_once() -> N
     assert len(names) == len(set(names))
 
 
+async def test_a_conversation_is_cut_to_the_room_that_the_engine_tells() -> None:
+    overflow = ContextOverflow("too long")
+    overflow.fits = 0.1
+    engine = ScriptedEngine("box", [overflow], ANSWER)
+    gateway, _ = gateway_over(engine)
+    native = Ollama(Inference(gateway, Heartbeat(), cast(Any, None)), cast(Any, None))
+    table = Routes()
+    table.add("POST", "/api/chat", native.chat, scope="inference")
+    turns = [{"role": "user", "content": "x" * 84}] * 20
+    body = json.dumps({"model": "chat", "messages": turns, "stream": False}).encode()
+    exchange, tape = asking("POST", "/api/chat", body=body)
+    await App(CONFIG, table).handle(exchange)
+    assert (tape.status, [len(asked.messages) for asked in engine.asked]) == (200, [20, 1])
+
+
 # --- whether to come back ---------------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ from drivetrain.dialects.ollama.embeddings import (
     encode_legacy_embedding,
 )
 from drivetrain.dialects.ollama.errors import decode_error, encode_error
-from drivetrain.dialects.ollama.history import shortened
+from drivetrain.dialects.ollama.history import MOST_TRIES, shortened
 from drivetrain.dialects.ollama.listing import (
     API_VERSION,
     Shown,
@@ -67,6 +67,7 @@ __all__ = [
     "DEFAULTS",
     "EMBED_PATH",
     "GENERATE",
+    "MOST_TRIES",
     "SUCCESS",
     "CopyRequest",
     "CreateRequest",

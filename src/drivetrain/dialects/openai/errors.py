@@ -98,6 +98,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     param: str | None = None
     status: int | None = None  # where the body itself holds one
+    fits: float | None = None  # the share of a prompt that the context has room for
 
 
 # --- to callers -------------------------------------------------------------------------------------------------------
@@ -129,10 +130,18 @@ def classify(status: int | None, fault: Fault) -> DrivetrainError:
     kind = fault.type.lower()
     effective = status or fault.status or _STATUS_OF_TYPE.get(kind, 500)
     error = _BY_CODE.get(fault.code) or _BY_TYPE.get(kind) or _by_text(fault.message, effective)
+    if error is e.ContextOverflow:
+        return _overflow(fault)
     if error is not None:
         return error(fault.message, param=fault.param)
     error = _BY_STATUS.get(effective, e.BadRequest if 400 <= effective < 500 else e.EngineFailed)
     return error(_hint(effective) + fault.message, param=fault.param)
+
+
+def _overflow(fault: Fault) -> e.ContextOverflow:
+    error = e.ContextOverflow(fault.message, param=fault.param)
+    error.fits = fault.fits
+    return error
 
 
 def _by_text(message: str, status: int) -> type[DrivetrainError] | None:
@@ -188,7 +197,13 @@ def _from_members(value: dict[str, Any]) -> Fault | None:
         code="" if code is None else _text(code),
         param=param if isinstance(param, str) else None,
         status=_status(code) or _status(value.get("http_status_code")),
+        fits=_share(value.get("n_ctx"), value.get("n_prompt_tokens")),
     )
+
+
+def _share(context: object, prompt: object) -> float | None:
+    """llama.cpp tells how many tokens a prompt has that is too long, and how many have room."""
+    return context / prompt if isinstance(context, int) and isinstance(prompt, int) and 0 < context < prompt else None
 
 
 def _status(code: object) -> int | None:
