@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
 from gateway import Running, install, running
 from leaving import Leaving, measure_leaving
-from load import Delays, Effort, Kind, Load, measure_delays, measure_load, settle, wrk
+from load import Delays, Effort, Kind, Load, Spread, measure_delays, measure_load, settle, wrk
 from processes import Failed, busy_fraction
 from subjects import Subject
 
@@ -72,12 +72,7 @@ def measure(subject: Subject, effort: Effort, drivetrain: Path) -> Result:
 
 def measure_started(subject: Subject, effort: Effort, drivetrain: Path) -> Result:
     busy_before = busy_fraction()
-    cold_starts_s = []
-    for _ in range(effort.starts - 1):
-        with running(subject, drivetrain) as gateway:
-            cold_starts_s.append(gateway.cold_start_s)
     with running(subject, drivetrain) as gateway:
-        cold_starts_s.append(gateway.cold_start_s)
         settle(gateway)
         loads, rss_bytes = measure_loads(gateway, effort)
         step("delays")
@@ -87,13 +82,54 @@ def measure_started(subject: Subject, effort: Effort, drivetrain: Path) -> Resul
     return Result(
         name=subject.name,
         version=subject.version,
-        cold_start_s=statistics.median(cold_starts_s),
+        cold_start_s=gateway.cold_start_s,
         rss_mb=rss_bytes / 1e6,
         busy_before=busy_before,
         loads=loads,
         delays=delays,
         leaving=leaving,
     )
+
+
+def merged(rounds: Sequence[Result]) -> Result:
+    """Of one gateway: the medians of its rounds, and the worst of what has a limit. A round that failed, if one did."""
+    if failed := next((each for each in rounds if each.error is not None), None):
+        return failed
+    return replace(
+        rounds[-1],
+        cold_start_s=statistics.median(each.cold_start_s for each in rounds),
+        rss_mb=max(each.rss_mb for each in rounds),
+        busy_before=max(each.busy_before for each in rounds),
+        loads=tuple(map(middle_load, zip(*(each.loads for each in rounds), strict=True))),
+        delays=middle_delays([each.delays for each in rounds if each.delays is not None]),
+    )
+
+
+def middle_load(loads: Sequence[Load]) -> Load:
+    return replace(
+        loads[0],
+        requests_per_s=statistics.median(each.requests_per_s for each in loads),
+        p50_ms=statistics.median(each.p50_ms for each in loads),
+        p99_ms=statistics.median(each.p99_ms for each in loads),
+        cpu_us_per_request=statistics.median(each.cpu_us_per_request for each in loads),
+        failed=sum(each.failed for each in loads),
+        upstream_connections=max(each.upstream_connections for each in loads),
+    )
+
+
+def middle_delays(delays: Sequence[Delays]) -> Delays:
+    return Delays(
+        first_token=middle_spread([each.first_token for each in delays]),
+        paced_first_token=middle_spread([each.paced_first_token for each in delays]),
+        paced_chunk=middle_spread([each.paced_chunk for each in delays]),
+        paced_chunk_10=middle_spread([each.paced_chunk_10 for each in delays]),
+        cpu_us_per_chunk=statistics.median(each.cpu_us_per_chunk for each in delays),
+    )
+
+
+def middle_spread(spreads: Sequence[Spread]) -> Spread:
+    p50_ms, p99_ms = (statistics.median(values) for values in zip(*map(astuple, spreads), strict=True))
+    return Spread(p50_ms, p99_ms)
 
 
 def measure_loads(gateway: Running, effort: Effort) -> tuple[tuple[Load, ...], int]:

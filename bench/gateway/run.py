@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measures gateways against a mock that costs nothing, one after another, and writes bench/results/gateway*.
+"""Measures gateways against a mock that costs nothing, round by round, and writes bench/results/gateway*.
 
-    python bench/gateway/run.py                                everything: about ten minutes
+    python bench/gateway/run.py                                everything: a quarter of an hour
     python bench/gateway/run.py --only drivetrain,smg --quick  a look while working; the direct path always runs
 
 Needs `cc`, `wrk` (Debian: apt install wrk), `node` with `npm` for Portkey. Peers are installed at first use.
@@ -18,7 +18,7 @@ from pathlib import Path
 from figures import write_figures
 from gateway import HERE, ROOT, build_tools
 from load import QUICK, WHOLE
-from measure import Report, measure
+from measure import Report, Result, measure, merged
 from report import machine, record, to_markdown
 from subjects import SUBJECTS
 
@@ -33,10 +33,12 @@ def main() -> int:
         print(f"not installed: {', '.join(missing)}", file=sys.stderr)
         return 2
     build_tools()
-    report = Report(machine=machine())
-    for name in arguments.only:
-        effort = QUICK if arguments.quick else WHOLE
-        report.results[name] = measure(SUBJECTS[name], effort, arguments.drivetrain)
+    report, effort = Report(machine=machine()), QUICK if arguments.quick else WHOLE
+    found: dict[str, list[Result]] = {name: [] for name in arguments.only}
+    for _ in range(effort.rounds):
+        for name in arguments.only:
+            found[name].append(measure(SUBJECTS[name], effort, arguments.drivetrain))
+    report.results = {name: merged(results) for name, results in found.items()}
     print(to_markdown(report))
     if arguments.out:
         write_figures(arguments.out, "gateway", record(report))

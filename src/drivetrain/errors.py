@@ -23,11 +23,7 @@ DrivetrainError
 Each dialect renders them; nothing below the server writes a status line.
 """
 
-from typing import ClassVar, Final
-
-import msgspec
-
-SHOWN_CHARS: Final = 60
+from typing import ClassVar
 
 
 class DrivetrainError(Exception):
@@ -259,18 +255,3 @@ class DeadlineExceeded(ServerError):
 
     status = 504
     code = "deadline_exceeded"
-
-
-# --- values in messages -----------------------------------------------------------------------------------------------
-
-
-def shown(value: object) -> str:
-    """A value as a message shows it: in JSON, of bounded length."""
-    try:
-        return bounded(msgspec.json.encode(value).decode())
-    except (TypeError, ValueError, RecursionError, OverflowError):
-        return bounded(repr(value))
-
-
-def bounded(text: str, chars: int = SHOWN_CHARS) -> str:
-    return text if len(text) <= chars else text[: chars - 1] + "…"

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from drivetrain.errors import BadRequest, shown
+from drivetrain.errors import BadRequest
+from drivetrain.excerpts import shown
 from drivetrain.types import Sampling
 
 # What a parameter is called in model.json, in Jan's, OpenAI's and Ollama's words → our field.

@@ -12,7 +12,7 @@ from drivetrain.config import schema
 from drivetrain.config.document import Document, scalar
 from drivetrain.config.problems import Path, Problem, suggestion
 from drivetrain.config.secrets import HIDDEN, is_secret
-from drivetrain.errors import bounded
+from drivetrain.excerpts import bounded
 
 
 def fields(section: type[schema.Section]) -> Mapping[str, msgspec.structs.FieldInfo]:

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from drivetrain import errors as e
-from drivetrain.errors import DrivetrainError, bounded
+from drivetrain.errors import DrivetrainError
+from drivetrain.excerpts import bounded
 
 MAX_MESSAGE_CHARS = 2000
 

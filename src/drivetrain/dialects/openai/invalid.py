@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from drivetrain.errors import BadRequest, shown
+from drivetrain.errors import BadRequest
+from drivetrain.excerpts import shown
 
 T = TypeVar("T")
 

@@ -7,7 +7,8 @@ import msgspec
 from msgspec import Raw
 
 from drivetrain.dialects.openai import wire
-from drivetrain.errors import BadRequest, Unsupported, shown
+from drivetrain.errors import BadRequest, Unsupported
+from drivetrain.excerpts import shown
 from drivetrain.types import Audio, Image, Message, NamedTool, Part, Role, Text, Tool, ToolCall, ToolChoice
 
 _ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "function": "tool"}

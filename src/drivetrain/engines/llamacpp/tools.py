@@ -14,7 +14,8 @@ from msgspec import Raw
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
-from drivetrain.errors import Unsupported, shown
+from drivetrain.errors import Unsupported
+from drivetrain.excerpts import shown
 from drivetrain.types import Event, Message, NamedTool, Request, Text, ToolCallDelta, ToolCallStart
 
 CALL: Final = "<tool_call>\n"

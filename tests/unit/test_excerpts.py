@@ -1,10 +1,10 @@
-"""What the texts of errors have in common."""
+"""Values as messages show them."""
 
 from typing import Any
 
 import pytest
 
-from drivetrain.errors import bounded, shown
+from drivetrain.excerpts import bounded, shown
 
 
 @pytest.mark.parametrize(
