@@ -38,10 +38,9 @@ async def lasting(
             return
         if clock() - began_s > most_s:
             pause_s = least_s
-        if not ended():
-            await sleep(pause_s)
         if ended():
             return
+        await sleep(pause_s)
         pause_s = min(2 * pause_s, most_s)
 
 

@@ -1,9 +1,8 @@
 """The one path of a request: resolve → admit → choose → generate → account.
 
 Fails over to the next engine until the first content of an answer has gone to the caller, never after; what is given
-whole goes when it has ended. Every attempt
-leaves one row in the ledger, whatever became of it. What only some policies and rollouts want is kept apart: `arms`,
-`special`, `hedge`.
+whole goes when it has ended. Every attempt leaves one row in the ledger, whatever became of it. What only some policies
+and rollouts want is kept apart: `arms`, `special`, `hedge`.
 """
 
 import asyncio

@@ -59,9 +59,8 @@ class Chooser:
         self._draw = draw
         self._heat = Heat()
         self._region = ""
-        self._rosters: dict[
-            int, tuple[Sequence[Target], Roster]
-        ] = {}  # by the identity of the targets, kept alive here
+        # by the identity of the targets, which are kept alive here
+        self._rosters: dict[int, tuple[Sequence[Target], Roster]] = {}
         self._alike: dict[tuple[Any, ...], Roster] = {}
         self._traits: dict[tuple[str, str], tuple[Sequence[Model], Traits]] = {}
         self._kept: dict[int, _Kept] = {}
@@ -142,12 +141,14 @@ class Chooser:
         return found
 
     def _alike_to(self, targets: Sequence[Target]) -> Roster:
-        if max(len(self._rosters), len(self._alike)) >= MOST:
-            self._rosters, self._alike = {}, {}
         places = tuple(map(_place, targets))
         found = self._alike.get(places)
         if found is None:
+            if len(self._alike) >= MOST:
+                self._alike.clear()
             found = self._alike[places] = Roster(targets, self.traits, self._pool.up, self._pool.note)
+        if len(self._rosters) >= MOST:
+            self._rosters.clear()
         self._rosters[id(targets)] = (targets, found)
         return found
 

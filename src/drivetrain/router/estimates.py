@@ -15,6 +15,7 @@ FADED_AFTER_S = -FADE_S * math.log(FADED)
 LEAST = 5  # answers that make a measured engine
 FEW_TOKENS = 4  # an answer shorter than this tells nothing about the pace
 FIXED_TOKENS = 256  # a prompt of no length takes as long as so many tokens
+UNITS = ((3600, "h"), (60, "min"), (1, "s"))  # seconds in each; used from two on
 TYPICAL_TOKENS = FIXED_TOKENS + 512  # of a prompt whose length nobody told
 
 
@@ -92,10 +93,5 @@ class Speedometer:
 
 
 def _ago(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.0f} h"
-    )
+    length_s, unit = next((length_s, unit) for length_s, unit in UNITS if seconds >= 2 * length_s or length_s == 1)
+    return f"{seconds / length_s:.0f} {unit}"
