@@ -43,6 +43,7 @@ from drivetrain.types import (
 )
 from tests.e2e.servers import small_model
 from tests.fakes.host import ShelfHost
+from tests.kin import ended, sockets_of, under
 
 pytestmark = pytest.mark.anyio
 WEIGHTS = small_model()
@@ -75,11 +76,7 @@ async def until(true: Callable[[], bool], within_s: float = 10.0) -> None:
 def worker_of(loaded: Loaded) -> psutil.Process:
     """The process behind a loaded model: the child of ours that holds its socket."""
     path = loaded.address.removeprefix("unix:")
-    [found] = [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if any(str(connection.laddr) == path for connection in child.net_connections("unix"))
-    ]
+    [found] = [child for child in under(recursive=True) if path in sockets_of(child)]
     return found
 
 
@@ -96,7 +93,7 @@ async def in_progress(loaded: Loaded) -> int:
 
 def workers() -> list[psutil.Process]:
     """The workers of engines in this very process; a server of other tests may have its own."""
-    return [child for child in psutil.Process().children() if any("worker.py" in word for word in child.cmdline())]
+    return under(word="worker.py")
 
 
 @asynccontextmanager
@@ -370,7 +367,7 @@ async def test_an_idle_model_is_unloaded_after_its_time(tmp_path: Path) -> None:
         worker = worker_of(loaded)
         assert loaded.expires_s
         await until(lambda: "model.unloaded" in host.names("smollm2"))
-        assert not worker.is_running()
+        assert ended(worker)
         assert not Path(loaded.address.removeprefix("unix:")).exists()
         assert host.names("smollm2")[-3:] == ["model.ready", "model.unloading", "model.unloaded"]
 
@@ -509,8 +506,8 @@ async def test_no_worker_outlives_a_killed_server(tmp_path: Path) -> None:
     try:
         assert owner.stdout
         assert await owner.stdout.readline() == b"loaded\n"
-        [worker] = psutil.Process(owner.pid).children()
+        [worker] = under(owner.pid)
     finally:
         owner.kill()
         await owner.wait()
-    await until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE, within_s=2)
+    await until(lambda: ended(worker), within_s=2)

@@ -1,7 +1,6 @@
 """`drivetrain serve` as an operator meets it: health, reload, shutdown, workers, events, metrics."""
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import AsyncGenerator
@@ -18,6 +17,7 @@ from tests.fakes.manners import ANSWER, WORDS, openai_frames
 from tests.fakes.manners import MODEL as FAKE
 from tests.fakes.replies import Stream
 from tests.fakes.upstream import FakeUpstream
+from tests.kin import command_of, ended, under
 
 pytestmark = pytest.mark.anyio
 ASK = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}]}
@@ -216,10 +216,8 @@ async def test_the_counter_equals_what_callers_counted_whichever_worker_answers(
 def descendants(server: Server) -> dict[str, list[psutil.Process]]:
     """The processes under a server: its workers, and the workers of the embedded engine."""
     found: dict[str, list[psutil.Process]] = {"gateway": [], "model": []}
-    for process in psutil.Process(server.pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one too
-            words = " ".join(process.cmdline())
-            found["gateway" if "drivetrain.cli.worker" in words else "model"].append(process)
+    for process in under(server.pid, recursive=True):
+        found["gateway" if "drivetrain.cli.worker" in command_of(process) else "model"].append(process)
     return found
 
 
@@ -255,7 +253,7 @@ async def test_nothing_outlives_a_server_that_is_killed(tmp_path: Path, workers:
         os.kill(server.pid, signal.SIGKILL)
         await server.stopped()
         async with asyncio.timeout(10):
-            while any(process.is_running() and process.status() != "zombie" for process in processes):
+            while not all(ended(process) for process in processes):
                 await asyncio.sleep(0.05)
 
 

@@ -18,6 +18,7 @@ from drivetrain.store import Store
 from drivetrain.telemetry import Metrics, metrics_folder
 from tests.fakes.exports import attempt
 from tests.fakes.receiver import Receiver, receiving
+from tests.kin import ended, under
 from tests.listening import free_port
 
 SOON_S = 60.0
@@ -85,7 +86,7 @@ def expected(first: int, last: int) -> list[str]:
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "drivetrain.cli.sinks" in child.cmdline()]
+    return under(word="drivetrain.cli.sinks")
 
 
 async def test_a_sink_that_is_down_loses_nothing_and_holds_up_no_other(home: Home) -> None:
@@ -158,7 +159,7 @@ async def test_a_new_configuration_is_a_new_process_and_the_same_one_is_not(home
             await until(lambda: ids(old) == expected(1, 1))
             assert children() == [child]
             exporter.configure(home.config(hook=hook(new.url)))
-            await until(lambda: not child.is_running())  # what comes before, it sends to the old place at its end
+            await until(lambda: ended(child))  # what comes before, it sends to the old place at its end
             home.came(1)
             await until(lambda: ids(new) == expected(2, 2))
             exporter.configure(home.config())

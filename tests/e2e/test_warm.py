@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.e2e.servers import MODEL, Server, add_small_model, serving
+from tests.kin import under
 
 pytestmark = pytest.mark.anyio
 SETTINGS = {"num_ctx": 1024, "n_parallel": 1, "cache_ram": 0}  # a cache for one conversation
@@ -57,9 +57,7 @@ async def test_a_pinned_model_is_there_from_the_start_and_stays_whatever_happens
         assert answer.status_code == 200
         assert in_memory(await server.get("/api/ps"))
 
-        [worker] = [
-            child for child in psutil.Process(server.pid).children() if "worker.py" in " ".join(child.cmdline())
-        ]
+        [worker] = under(server.pid, "worker.py")
         worker.kill()
         await server.until("/api/ps", lambda answer: not answer["models"], within_s=10)
         await server.until("/api/ps", in_memory, within_s=60)
