@@ -16,7 +16,7 @@ LIBRARY := src/drivetrain/engines/expertstream/libexpertstream.so
 CPP = $(shell find native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
 MINUTES ?= 1
 
-.PHONY: setup run test test-slow check audit format lock native native-asan native-tidy fuzz bench bench-gateway bench-soak bench-model bench-moe bench-start bench-router bench-affinity bench-sim docs clean
+.PHONY: setup run test test-slow check audit format lock native native-asan native-tidy fuzz bench bench-gateway bench-soak bench-model bench-moe bench-calm bench-start bench-router bench-affinity bench-sim docs clean
 
 setup: $(VENV)/.ready $(LIBRARY) $(CLIENTS)/node_modules/.ready
 
@@ -103,6 +103,10 @@ bench-model: setup
 # Under memory limits; makes its models (34 GB, kept) in $BENCH_MOE_MODELS.
 bench-moe: setup
 	$(BIN)/python bench/moe/run.py --out bench/results
+
+# Ten minutes beside a process that takes memory and gives it back.
+bench-calm: setup
+	$(BIN)/python bench/moe/calm.py --out
 
 bench-start: setup
 	$(BIN)/python bench/cold_start.py

@@ -7,31 +7,33 @@
     python bench/moe/run.py --tiny                a model of 20 MB, to see that all of this works
 
 Every subject is a process of its own in a memory control group of its own; no page of the models is in the page cache
-when one starts. Each token is given by chance (the same ones to all), with two threads. Without a writable memory
-control group nothing is measured, and the reason is told.
+when one starts. Each token is given by chance (the same ones to all), with two threads. Stock llama.cpp with the model
+in memory stays loaded beside the others, idle but for its turns: it and the subject decode sixteen tokens in turns, so
+that what else the machine does falls on both. Without a writable memory control group nothing is measured, and the
+reason is told.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import cgroup
 import model
 import report
-from report import Counters, Measured, Probes
+from process import Died, Running, running
+from report import Counters, Measured, Probes, Turn
 from subject import Orders
 
 from drivetrain import gguf
@@ -49,7 +51,6 @@ PIECE_BYTES = 512 * 1024
 PROBE_MS = 400
 LOOK_S = 0.2
 OURS_BATCH, STOCK_BATCHES = 2048, (512, 2048)
-KILLED = -9
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Subject:
     repack: bool = True
     prompts: tuple[tuple[int, int], ...] = ()
     read_first: bool = False
+    in_turns: bool = False  # with stock in memory
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,12 @@ class Size:
     narrow: int = 2_600_000_000
     warm: int = 96
     tokens: int = 128
+    turn: int = 16
     prompt: int = PROMPT
     limit_s: float = 90.0
 
 
-TINY = Size(shape=model.TINY, wide=200_000_000, narrow=150_000_000, warm=8, tokens=16, prompt=128, limit_s=20.0)
+TINY = Size(shape=model.TINY, wide=200_000_000, narrow=150_000_000, warm=8, tokens=16, turn=4, prompt=128, limit_s=20.0)
 
 
 def main() -> int:
@@ -92,7 +95,8 @@ def main() -> int:
         return 1
     try:
         with tempfile.TemporaryDirectory(prefix="bench-moe-", dir=arguments.models) as work:
-            bench = Bench(size, place, arguments.models, Path(work), dict(arguments.option), arguments.keep)
+            prompts = not arguments.no_prompts
+            bench = Bench(size, place, arguments.models, Path(work), dict(arguments.option), arguments.keep, prompts)
             return finish(bench, bench.run(arguments.only, arguments.skew), arguments)
     except model.NoRoom as error:
         print(f"bench-moe: {error}; say another folder with --models", file=sys.stderr)
@@ -101,31 +105,36 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    folder = os.environ.get("BENCH_MOE_MODELS", "/var/tmp/drivetrain-bench-moe")
-    parser.add_argument("--models", type=Path, default=Path(folder), help="where models are kept [$BENCH_MOE_MODELS]")
+    parser.add_argument(
+        "--models", type=Path, default=folder_of_models(), help="where models are kept [$BENCH_MOE_MODELS]"
+    )
     parser.add_argument("--only", action="append", default=[], help="subjects whose name contains this")
     parser.add_argument("--skew", action="append", type=float, default=[], help="models: 0.3, 0 [both]")
     parser.add_argument("--option", action="append", type=lambda text: tuple(text.split("=", 1)), default=[])
     parser.add_argument("--out", type=Path, help="folder to write the figures to, such as bench/results")
     parser.add_argument("--keep", type=Path, help="folder for the logs of the subjects")
+    parser.add_argument("--no-prompts", action="store_true", help="decoding alone: a fifth of the time")
     parser.add_argument("--tiny", action="store_true")
     arguments = parser.parse_args()
     arguments.models.mkdir(parents=True, exist_ok=True)
     return arguments
 
 
+def folder_of_models() -> Path:
+    return Path(os.environ.get("BENCH_MOE_MODELS", "/var/tmp/drivetrain-bench-moe"))
+
+
 def subjects(size: Size) -> Iterator[Subject]:
-    """In order; the last one repeats the first, to tell how far the machine drifted."""
+    """In order; those that take turns with stock in memory follow each other."""
     stock = tuple((size.prompt, batch) for batch in STOCK_BATCHES)
     ours = ((size.prompt, OURS_BATCH),)
     yield Subject("stock in memory", 0.3, prompts=stock, read_first=True)
     yield Subject("stock in memory, not repacked", 0.3, prompts=stock, read_first=True, repack=False)
     yield Subject("stock mmap", 0.3, size.wide, repack=False)
     for limit in (size.wide, size.narrow):
-        yield Subject("ours", 0.3, limit, ours=True, prompts=ours)
-        yield Subject("ours, container", 0.3, limit, "jns", ours=True, prompts=ours)
-    yield Subject("ours all in memory", 0.3, None, ours=True, prompts=ours * 2)
-    yield Subject("stock in memory, again", 0.3, read_first=True)
+        yield Subject("ours", 0.3, limit, ours=True, prompts=ours, in_turns=True)
+        yield Subject("ours, container", 0.3, limit, "jns", ours=True, prompts=ours, in_turns=True)
+    yield Subject("ours all in memory", 0.3, None, ours=True, prompts=ours * 2, in_turns=True)
     yield Subject("stock mmap", 0.0, size.wide, repack=False)
     yield Subject("ours", 0.0, size.wide, ours=True, prompts=ours)
 
@@ -138,10 +147,11 @@ class Bench:
     work: Path
     options: dict[str, str]
     logs: Path | None
+    prompts: bool
 
     def run(self, only: Sequence[str], skews: Sequence[float]) -> tuple[list[Measured], Probes]:
         chosen = [
-            one
+            one if self.prompts else replace(one, prompts=())
             for one in subjects(self.size)
             if (not only or any(word in one.name for word in only)) and (not skews or one.skew in skews)
         ]
@@ -149,11 +159,21 @@ class Bench:
             raise SystemExit("bench-moe: no subject is called like that")
         made = {one.skew: self.weights(one.skew) for one in chosen}
         before = probes(next(iter(made.values())))
-        measured = []
-        for one in chosen:
-            measured.append(self.measure(one, made[one.skew]))
-            print(brief(measured[-1]), flush=True)
+        with ExitStack() as company:
+            measured = list(self.each(chosen, made, company))
         return measured, joined(before, probes(next(iter(made.values()))))
+
+    def each(self, chosen: Sequence[Subject], made: dict[float, Path], company: ExitStack) -> Iterator[Measured]:
+        beside: Running | None = None
+        for one in chosen:
+            if not one.in_turns:
+                company.close()  # its memory may be wanted
+                beside = None
+            elif beside is None:
+                beside = self.start(Subject("stock beside", one.skew, read_first=True), made[one.skew], company)
+            found = self.measure(one, made[one.skew], beside)
+            print(brief(found), flush=True)
+            yield found
 
     def weights(self, skew: float) -> Path:
         return model.cached(self.models, self.size.shape, skew)
@@ -166,14 +186,42 @@ class Bench:
             native.pack(weights, path)
         return path
 
-    def measure(self, one: Subject, weights: Path) -> Measured:
+    def measure(self, one: Subject, weights: Path, beside: Running | None) -> Measured:
+        """One subject; `beside` takes turns with it."""
+        if beside:
+            beside.ask(again=True)  # its context is to be as long as the subject's
+        try:
+            with ExitStack() as stays:
+                watch = Watch()
+                process = self.start(one, weights, stays, watch)
+                turns = self.turns(process, beside)
+        except Died as error:
+            return replace(nothing(one), error=str(error))
+        return self.told(one, process.told, turns, watch)
+
+    def start(self, one: Subject, weights: Path, stays: ExitStack, watch: Watch | None = None) -> Running:
+        """Its process, ready, in a group of its own, for as long as `stays`. Raises `Died`."""
         orders = self.orders(one, self.container(weights) if one.file == "jns" else weights)
         for path in {weights, Path(orders.model), Path(orders.options.get("model", weights))}:
             left = cgroup.evict(path)
             if left > cgroup.LEAST_FREE:
                 print(f"  warning: {left / 1e6:.0f} MB of {path.name} stay in the page cache", file=sys.stderr)
-        with cgroup.group(self.place, one.limit) as group:
-            return self.watched(one, orders, group)
+        group = stays.enter_context(cgroup.group(self.place, one.limit))
+        if watch:
+            stays.enter_context(watch.of(group))
+        with suppress(FileNotFoundError):
+            (self.work / "stats").unlink()
+        log = (self.logs or self.work) / f"{one.name}-{one.skew:g}-{one.limit}.log".replace(" ", "_")
+        return stays.enter_context(running(orders, group, log))
+
+    def turns(self, process: Running, beside: Running | None) -> list[Turn]:
+        if beside is None:
+            return [Turn(*process.turn(self.size.tokens, self.size.limit_s))]
+        each, limit_s = self.size.turn, self.size.limit_s
+        return [
+            Turn(*process.turn(each, limit_s), beside_s=beside.turn(each, limit_s)[1])
+            for _ in range(self.size.tokens // each)
+        ]
 
     def orders(self, one: Subject, path: Path) -> Orders:
         size = self.size
@@ -195,39 +243,11 @@ class Bench:
         options = {"model": str(path), "threads": str(THREADS), "stats": str(self.work / "stats")} | self.options
         return replace(plain, model=str(shell), load_mode="direct", library=str(native.library_path()), options=options)
 
-    def watched(self, one: Subject, orders: Orders, group: cgroup.Group) -> Measured:
-        with suppress(FileNotFoundError):
-            (self.work / "stats").unlink()
-        log = (self.logs or self.work) / f"{one.name}-{one.skew:g}-{one.limit}.log".replace(" ", "_")
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "wb") as errors:
-            child = subprocess.Popen(
-                [sys.executable, str(HERE / "subject.py")],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                preexec_fn=group.enter,  # a write to a file, and no other thread runs
-            )
-            with Watch(group) as watch:
-                try:
-                    out, _ = child.communicate(json.dumps(asdict(orders)).encode())
-                finally:
-                    child.kill()
-                    child.wait()
-        return self.told(one, out, child.returncode, watch, tail(log))
-
-    def told(self, one: Subject, out: bytes, code: int, watch: Watch, log: str) -> Measured:
-        base = Measured(name=one.name, skew=one.skew, limit=one.limit, file=one.file)
-        results: dict[str, Any] = json.loads(out) if out else {}
-        if code or "error" in results:
-            killed = "killed: out of memory" if code == KILLED else f"exit {code}: {log}"
-            return replace(base, error=results.get("error", killed))
-        decode = results["decode"]
+    def told(self, one: Subject, results: dict[str, Any], turns: Sequence[Turn], watch: Watch) -> Measured:
         return replace(
-            base,
-            tokens=decode["tokens"],
-            seconds=decode["seconds"],
-            answers=tuple(decode["answers"]),
+            nothing(one),
+            turns=tuple(turns),
+            answers=tuple(results["answers"]),
             prompts=tuple((each["batch"], each["tokens"] / each["seconds"]) for each in results["prompts"]),
             load_s=results["load_s"],
             peak_bytes=watch.peak,
@@ -255,29 +275,29 @@ class Bench:
 class Watch:
     """Looks at a group while its process runs."""
 
-    def __init__(self, group: cgroup.Group) -> None:
-        self._group, self._over = group, threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self.anonymous, self.peak, self.stalled = 0, None, None
+    def __init__(self) -> None:
+        self.anonymous = 0
+        self.peak: int | None = None
+        self.stalled: float | None = None
 
-    def __enter__(self) -> Watch:
-        self._begun = datetime.datetime.now(tz=datetime.UTC)
-        self._stalled_us = self._group.stalled_us()
-        self._thread.start()
-        return self
+    @contextmanager
+    def of(self, group: cgroup.Group) -> Iterator[None]:
+        over = threading.Event()
+        thread = threading.Thread(target=self._look, args=(group, over), daemon=True)
+        begun, before = time.monotonic(), group.stalled_us()
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.peak, after = group.peak(), group.stalled_us()
+            if before is not None and after is not None:
+                self.stalled = (after - before) / 1e6 / (time.monotonic() - begun)
 
-    def __exit__(self, *failure: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self.peak = self._group.peak()
-        stalled_us = self._group.stalled_us()
-        seconds = (datetime.datetime.now(tz=datetime.UTC) - self._begun).total_seconds()
-        if stalled_us is not None and self._stalled_us is not None:
-            self.stalled = (stalled_us - self._stalled_us) / 1e6 / seconds
-
-    def _look(self) -> None:
-        while not self._over.wait(LOOK_S):
-            self.anonymous = max(self.anonymous, self._group.anonymous())
+    def _look(self, group: cgroup.Group, over: threading.Event) -> None:
+        while not over.wait(LOOK_S):
+            self.anonymous = max(self.anonymous, group.anonymous())
 
 
 def probes(weights: Path) -> Probes:
@@ -298,9 +318,8 @@ def joined(before: Probes, after: Probes) -> Probes:
     return Probes(memory=before.memory + after.memory, drive=drive)
 
 
-def tail(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines()
-    return " / ".join(lines[-2:])[-300:]
+def nothing(one: Subject) -> Measured:
+    return Measured(name=one.name, skew=one.skew, limit=one.limit, file=one.file)
 
 
 def brief(one: Measured) -> str:
@@ -308,8 +327,9 @@ def brief(one: Measured) -> str:
     if one.error:
         return f"{head}: {one.error}"
     hits = f", {one.counters.hit_rate:.1%} hits, {one.waiting:.0%} waiting" if one.counters else ""
+    times = f" = {one.of_stock:.3f} of stock in memory" if one.of_stock else ""
     prompts = "".join(f", prompt {rate:.0f} ({batch} at once)" for batch, rate in one.prompts)
-    return f"{head}: {one.tokens_s:.2f} tokens/s{hits}{prompts}"
+    return f"{head}: {one.tokens_s:.2f} tokens/s{times}{hits}{prompts}"
 
 
 def finish(bench: Bench, outcome: tuple[list[Measured], Probes], arguments: argparse.Namespace) -> int:

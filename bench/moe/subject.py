@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """One model in a process of its own, timed: llama.cpp as the wheel brings it, with or without our plugin.
 
-Orders come as JSON on standard input, see `Orders`; results leave as one line of JSON on standard output. It calls
-llama.cpp's C interface by itself, so that the tokens that go in can be random: random weights repeat themselves when
-they are fed their own words, and then they use few experts.
+Orders come as a line of JSON on standard input, see `Orders`; once the model is loaded and warm, a line of JSON on
+standard output tells what that took. Then each line of input asks for a turn, `{"tokens": 16, "limit_s": 90}`, and is
+answered by `{"tokens": 16, "seconds": 1.3}`, until the input ends; `{"again": true}` begins anew with an empty context
+and warms it. It calls llama.cpp's C interface by itself, so that the tokens that go in can be random: random weights
+repeat themselves when they are fed their own words, and then they use few experts.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import random
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +28,7 @@ LOAD_MODES = {"none": 0, "mmap": 1, "direct": 4}
 ROOM = 64  # bytes behind the members that are used here: the rest of the struct, whatever the version adds
 ERROR_BYTES = 1024
 COMPARED = 16  # tokens whose most likely successor is told
+LEAST_TOKENS = 4  # of a turn, however long they take
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class Orders:
     library: str | None = None  # our plugin, None: stock
     options: dict[str, str] = field(default_factory=dict)  # of the plugin
     warm: int = 96  # tokens before the clock runs
-    tokens: int = 128
-    limit_s: float = 60.0  # of the warming, and of the measured part
+    tokens: int = 128  # at most, in all turns
+    limit_s: float = 60.0  # of the warming
     prompts: tuple[tuple[int, int], ...] = ()  # tokens, tokens computed at once
 
 
@@ -90,19 +94,20 @@ class Failed(Exception):
 
 
 def main() -> int:
-    given = json.load(sys.stdin)
+    given = json.loads(sys.stdin.readline())
     orders = Orders(**{**given, "prompts": tuple(map(tuple, given.get("prompts", ())))})
     out = os.dup(1)
     os.dup2(2, 1)  # whatever llama.cpp prints is log
     try:
-        results = measure(orders)
+        for told in measure(orders):
+            os.write(out, json.dumps(told).encode() + b"\n")
     except Failed as error:
-        results = {"error": str(error)}
-    os.write(out, json.dumps(results).encode() + b"\n")
-    return 1 if "error" in results else 0
+        os.write(out, json.dumps({"error": str(error)}).encode() + b"\n")
+        return 1
+    return 0
 
 
-def measure(orders: Orders) -> dict[str, Any]:
+def measure(orders: Orders) -> Iterator[dict[str, Any]]:
     if orders.read_first:
         read(orders.read_first)
     llama = runtime()
@@ -112,13 +117,18 @@ def measure(orders: Orders) -> dict[str, Any]:
     model = load(llama, orders)
     results: dict[str, Any] = {"load_s": time.monotonic() - begun}
     vocabulary = int(llama.llama_vocab_n_tokens(ctypes.c_void_p(llama.llama_model_get_vocab(model))))
-    tokens = random.Random(orders.seed)
     # Prompts come first: they bring nearly every expert into memory, if there is room for them all.
     results["prompts"] = [prompt(llama, model, orders, *one, vocabulary) for one in orders.prompts]
-    context = Context(llama, model, orders, batch=512, room=orders.warm + orders.tokens + COMPARED)
-    results["decode"] = decode(context, orders, lambda: tokens.randrange(vocabulary), vocabulary)
-    context.close()
-    return results
+    decoding = Decoding(llama, model, orders, vocabulary)
+    yield results | {"answers": decoding.warm()}
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "again" in asked:
+            decoding.context.close()
+            decoding = Decoding(llama, model, orders, vocabulary)
+            yield {"answers": decoding.warm()}
+        else:
+            yield decoding.turn(**asked)
 
 
 def read(path: str) -> None:
@@ -195,28 +205,38 @@ class Context:
         self._llama.llama_free(self._context)
 
 
-def decode(context: Context, orders: Orders, draw: Any, vocabulary: int) -> dict[str, Any]:
-    """Token after token, each alone. First some whose answers are told, then some to fill the caches."""
-    answers = []
-    until = time.monotonic() + orders.limit_s
-    for _ in range(COMPARED):
-        context.feed([draw()])
-        answers.append(context.likeliest(vocabulary))
-        if time.monotonic() > until:
-            break
-    for _ in range(orders.warm):
-        if time.monotonic() > until:
-            break
-        context.feed([draw()])
-    keep(orders, "before")
-    begun = time.monotonic()
-    done = 0
-    while done < orders.tokens and (done < 4 or time.monotonic() - begun < orders.limit_s):
-        context.feed([draw()])
-        done += 1
-    seconds = time.monotonic() - begun
-    keep(orders, "after")
-    return {"tokens": done, "seconds": seconds, "answers": answers}
+class Decoding:
+    """Token after token, each alone and by chance."""
+
+    def __init__(self, llama: ctypes.CDLL, model: ctypes.c_void_p, orders: Orders, vocabulary: int) -> None:
+        self.context = Context(llama, model, orders, batch=512, room=orders.warm + orders.tokens + COMPARED)
+        self._orders, self._vocabulary, self._chance = orders, vocabulary, random.Random(orders.seed)
+
+    def _next(self) -> None:
+        self.context.feed([self._chance.randrange(self._vocabulary)])
+
+    def warm(self) -> list[int]:
+        """First some whose answers are told, then some to fill the caches."""
+        answers: list[int] = []
+        until = time.monotonic() + self._orders.limit_s
+        for number in range(COMPARED + self._orders.warm):
+            if time.monotonic() > until and answers:
+                break
+            self._next()
+            if number < COMPARED:
+                answers.append(self.context.likeliest(self._vocabulary))
+        keep(self._orders, "before")
+        return answers
+
+    def turn(self, tokens: int, limit_s: float) -> dict[str, Any]:
+        begun = time.monotonic()
+        done = 0
+        while done < tokens and (done < LEAST_TOKENS or time.monotonic() - begun < limit_s):
+            self._next()
+            done += 1
+        seconds = time.monotonic() - begun
+        keep(self._orders, "after")
+        return {"tokens": done, "seconds": seconds}
 
 
 def prompt(

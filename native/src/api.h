@@ -17,7 +17,7 @@ ES_API const char * es_version(void);
 /* The model whose experts the backend is to own. Call before ggml_backend_load. `options`: lines "name=value":
  *   model=PATH (GGUF or .jns; required)   budget=BYTES (0: the governor decides)   least=BYTES   io=auto|threads|uring
  *   direct=auto|on|off   depth=N   piece=BYTES   threads=N   stall_ms=N
- *   stats=PATH   trace=PATH   share=PATH   prefetch=on|off */
+ *   stats=PATH   trace=PATH   share=PATH   prefetch=on|off   dense=on|off (off: the host multiplies dense matrices) */
 ES_API int es_configure(const char * options, char * error, size_t error_bytes);
 
 /* Why ggml_backend_load gave no backend; empty if it has not refused. */

@@ -68,6 +68,7 @@ const std::map<std::string, Setter> & setters() {
         {"direct", [](Options & o, const std::string & v) { return direct_of(v, o.reader.direct); }},
         {"depth", [](Options & o, const std::string & v) { return whole(v, o.reader.depth) && o.reader.depth > 0; }},
         {"piece", [](Options & o, const std::string & v) { return whole(v, o.reader.piece) && o.reader.piece > 0; }},
+        {"dense", [](Options & o, const std::string & v) { return flag_of(v, o.dense); }},
         {"prefetch", [](Options & o, const std::string & v) { return flag_of(v, o.prefetch); }},
         {"stall_ms",
          [](Options & o, const std::string & v) { return whole(v, o.reader.stall_ms) && o.reader.stall_ms > 0; }},

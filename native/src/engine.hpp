@@ -18,6 +18,7 @@ struct Options {
     uint64_t budget = 0;  // bytes; 0: the governor decides up to all experts
     uint64_t least = 0;   // bytes; 0: as the model needs
     unsigned threads = 1;
+    bool dense = true;      // dense matrices by our kernels
     bool prefetch = false;  // guess the experts of the next layer, and fetch them
     ReaderOptions reader;
 

@@ -26,6 +26,10 @@ MODELS = [
     ("gpt-oss", "Q4_0"),
     ("qwen3next", "Q4_K_M"),
 ]
+DENSE = [  # types whose dense matrices are multiplied by our kernels, where llama.cpp may rearrange weights
+    *(("qwen3moe", quant) for quant in ("Q4_K", "Q5_K", "Q6_K", "Q4_0", "IQ4_XS")),
+    *((architecture, "Q4_K_M") for architecture in ("deepseek2", "qwen3next", "gpt-oss")),
+]
 REARRANGED = [("qwen3moe", quant) for quant in ("MXFP4", "Q4_K_M", "Q4_0", "IQ4_NL", "IQ4_XS")]
 EXPERTS, LAYERS = 16, 3  # of the small qwen3moe
 
@@ -69,6 +73,27 @@ def test_logits_are_as_close_as_those_of_rearranged_weights(write: Write, archit
     model = write(architecture, quant)
     theirs = stock(model, rearranged=True)
     assert difference(streamed(LIBRARY, model, rearranged=True), theirs) <= difference(stock(model), theirs)
+
+
+@pytest.mark.parametrize(("architecture", "quant"), DENSE)
+def test_dense_matrices_by_our_kernels_change_no_bit(write: Write, architecture: str, quant: str) -> None:
+    model = write(architecture, quant)
+    same(streamed(LIBRARY, model, rearranged=True), stock(model))
+    assert "dense:own" in counters(model).kernel
+
+
+def test_dense_matrices_can_be_left_to_llama_cpp(write: Write) -> None:
+    model = write("qwen3moe", "Q4_K")
+    assert differing(
+        streamed(LIBRARY, model, rearranged=True, dense="off"), stock(model)
+    )  # it adds up in another order
+    assert "dense:host" in counters(model).kernel
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_number_of_threads_changes_no_bit_of_dense_matrices(write: Write, threads: int) -> None:
+    model = write("qwen3moe", "Q4_K_M")
+    same(streamed(LIBRARY, model, rearranged=True, threads=threads), stock(model, threads=threads))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.6, 0.8])

@@ -12,6 +12,8 @@
 #include "../../api.h"
 #include "../../c_call.hpp"
 #include "../../registry.hpp"
+#include "../../text.hpp"
+#include "dense.hpp"
 #include "ggml.hpp"
 #include "graph.hpp"
 #include "maths.hpp"
@@ -265,6 +267,16 @@ void name_tensors(Plugin & p) {
     }
 }
 
+// Without it everything works, only slower; so a host that does not take it is no failure.
+void take_dense(Plugin & p) {
+    std::string why = "dense=off";
+    const bool ours = p.engine->options.dense && offer_dense(p.host, why);
+    if (!ours && p.engine->options.dense)
+        std::fprintf(stderr, "expertstream: dense matrices stay with the host: %s\n", why.c_str());
+    Page & page = p.engine->stats().page();
+    write_text(page.kernel, sizeof page.kernel, std::string(page.kernel) + (ours ? " dense:own" : " dense:host"));
+}
+
 Registry * open(std::string & error) {
     Plugin & p = plugin();
     p.engine = configured();
@@ -277,6 +289,7 @@ Registry * open(std::string & error) {
         return nullptr;
     p.threads = p.engine->options.threads;
     name_tensors(p);
+    take_dense(p);
     p.engine->start(std::move(maths));
     return registry();
 }

@@ -3,6 +3,8 @@
 // Source of the facts: ggml 0.24.0 (the pinned wheel) and 0.25.3, which agree. `Host::resolve` checks what it can at load.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -161,6 +163,14 @@ struct TypeTraits {
     int64_t nrows;
 };
 
+// A function of the process that has loaded us, by the name that its linker knows. False and why if it has none.
+template <typename F>
+bool find(F & function, const char * name, std::string & error) {
+    function = reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
+    if (function == nullptr) error = std::string("the llama.cpp in this process has no function ") + name;
+    return function != nullptr;
+}
+
 // The functions of the process that has loaded us, and the numbers that it gives to operations.
 struct Host {
     Buffer * (*buffer_init)(BufferType *, BufferTable, void *, size_t) = nullptr;
@@ -171,9 +181,10 @@ struct Host {
     bool (*buffer_type_is_host)(BufferType *) = nullptr;
     void (*swiglu)(int, float *, const float *, const float *) = nullptr;  // y = silu(x) * g
 
-    int32_t mul_mat_id = 0, add_id = 0, glu = 0, mul = 0;  // operations, learned from tensors that the host built
-    int32_t glu_swiglu = 0, glu_swiglu_oai = 0;            // kinds of GLU, likewise
-    int accelerator = 0;                                   // device type
+    int32_t mul_mat = 0, mul_mat_id = 0, add_id = 0, glu = 0,
+            mul = 0;                             // operations, learned from tensors that the host built
+    int32_t glu_swiglu = 0, glu_swiglu_oai = 0;  // kinds of GLU, likewise
+    int accelerator = 0;                         // device type
     std::string version;
 
     // Finds everything in the global namespace, and compares the layout of a few tensors with what is declared above. False and

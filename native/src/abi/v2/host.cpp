@@ -1,6 +1,4 @@
 // Finds the host's functions, and makes sure that it is built as declared: tensors that it builds are read back field by field.
-#include <dlfcn.h>
-
 #include <cstring>
 
 #include "ggml.hpp"
@@ -21,6 +19,7 @@ struct Builder {
     Tensor * (*new_2d)(Context *, int32_t, int64_t, int64_t) = nullptr;
     Tensor * (*new_3d)(Context *, int32_t, int64_t, int64_t, int64_t) = nullptr;
     Tensor * (*set_name)(Tensor *, const char *) = nullptr;
+    Tensor * (*mul_mat)(Context *, Tensor *, Tensor *) = nullptr;
     Tensor * (*mul_mat_id)(Context *, Tensor *, Tensor *, Tensor *) = nullptr;
     Tensor * (*add_id)(Context *, Tensor *, Tensor *, Tensor *) = nullptr;
     Tensor * (*mul)(Context *, Tensor *, Tensor *) = nullptr;
@@ -33,13 +32,6 @@ struct Builder {
 constexpr int32_t kF32 = 0, kI32 = 26;
 constexpr int64_t kCols = 64, kRows = 32, kExperts = 4, kUsed = 2, kTokens = 3;
 
-template <typename F>
-bool find(F & function, const char * name, std::string & error) {
-    function = reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
-    if (function == nullptr) error = std::string("the llama.cpp in this process has no function ") + name;
-    return function != nullptr;
-}
-
 bool find_all(Host & host, Builder & builder, std::string & error) {
     return find(host.buffer_init, "ggml_backend_buffer_init", error) &&
            find(host.graph_n_nodes, "ggml_graph_n_nodes", error) && find(host.graph_node, "ggml_graph_node", error) &&
@@ -48,8 +40,9 @@ bool find_all(Host & host, Builder & builder, std::string & error) {
            find(host.swiglu, "ggml_vec_swiglu_f32", error) && find(builder.init, "ggml_init", error) &&
            find(builder.free, "ggml_free", error) && find(builder.new_2d, "ggml_new_tensor_2d", error) &&
            find(builder.new_3d, "ggml_new_tensor_3d", error) && find(builder.set_name, "ggml_set_name", error) &&
-           find(builder.mul_mat_id, "ggml_mul_mat_id", error) && find(builder.add_id, "ggml_add_id", error) &&
-           find(builder.mul, "ggml_mul", error) && find(builder.swiglu_split, "ggml_swiglu_split", error) &&
+           find(builder.mul_mat, "ggml_mul_mat", error) && find(builder.mul_mat_id, "ggml_mul_mat_id", error) &&
+           find(builder.add_id, "ggml_add_id", error) && find(builder.mul, "ggml_mul", error) &&
+           find(builder.swiglu_split, "ggml_swiglu_split", error) &&
            find(builder.swiglu_oai, "ggml_swiglu_oai", error) &&
            find(builder.overhead, "ggml_tensor_overhead", error) && find(builder.version, "ggml_version", error);
 }
@@ -79,6 +72,7 @@ bool learn(Host & host, const Builder & builder, Context * context) {
     Tensor * glu = builder.swiglu_split(context, product, sum);
     Tensor * oai = builder.swiglu_oai(context, product, sum, 1.5f, 7.0f);
     Tensor * scaled = builder.mul(context, product, builder.new_3d(context, kF32, 1, kUsed, kTokens));
+    host.mul_mat = builder.mul_mat(context, builder.new_2d(context, kF32, kCols, kRows), in)->op;
     host.mul_mat_id = product->op;
     host.mul = scaled->op;
     host.add_id = sum->op;

@@ -17,19 +17,18 @@ void copy_floats(const float * from, void * to, int64_t count) {
     std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
 }
 
-Product product_of(const Host & host, uint32_t type, std::string & error) {
-    Product product;
+bool host_product(const Host & host, uint32_t type, Product & product, std::string & error) {
     const TypeTraits * traits = host.type_traits(static_cast<int32_t>(type));
     if (traits == nullptr || traits->vec_dot == nullptr) {
         error = "this llama.cpp cannot multiply experts of ggml's type " + std::to_string(type);
-        return product;
+        return false;
     }
     product.dot = traits->vec_dot;
     product.activation = static_cast<uint32_t>(traits->vec_dot_type);
     const TypeTraits * activation = host.type_traits(traits->vec_dot_type);
     product.quantise = product.activation == kF32 || activation == nullptr ? copy_floats : activation->from_float;
     product.row_size = host.row_size;
-    return product;
+    return true;
 }
 
 // Rows of a type, made by the host from random numbers.
@@ -81,8 +80,13 @@ Multiply kernel_for(const Host & host, const Product & product, uint32_t type, c
 
 }  // namespace
 
+bool product_of(const Host & host, uint32_t type, Product & product, std::string & error) {
+    if (!host_product(host, type, product, error)) return false;
+    product.fast = kernel_for(host, product, type, Cpu::detect());
+    return true;
+}
+
 bool make_maths(const Host & host, const Index & index, Page & page, Maths & maths, std::string & error) {
-    const Cpu cpu = Cpu::detect();
     std::map<uint32_t, Product> known;
     std::string taken;
     maths.swiglu = host.swiglu;
@@ -90,9 +94,8 @@ bool make_maths(const Host & host, const Index & index, Page & page, Maths & mat
         std::vector<Product> products;
         for (const Matrix & matrix : layer.matrices) {
             if (known.count(matrix.type) == 0) {
-                Product product = product_of(host, matrix.type, error);
-                if (!error.empty()) return false;
-                product.fast = kernel_for(host, product, matrix.type, cpu);
+                Product product;
+                if (!product_of(host, matrix.type, product, error)) return false;
                 taken += (taken.empty() ? "" : " ") + std::to_string(matrix.type) +
                          (product.fast != nullptr ? ":own" : ":host");
                 known[matrix.type] = product;

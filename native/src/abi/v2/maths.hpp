@@ -8,6 +8,9 @@
 
 namespace expertstream::v2 {
 
+// How a type is multiplied. False and why if the host cannot.
+bool product_of(const Host & host, uint32_t type, Product & product, std::string & error);
+
 // False and why if the host cannot multiply a type that the model has. Notes on the page which kernels were taken.
 bool make_maths(const Host & host, const Index & index, Page & page, Maths & maths, std::string & error);
 
