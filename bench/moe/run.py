@@ -227,6 +227,7 @@ class Bench:
         size = self.size
         plain = Orders(
             model=str(path),
+            load_mode="none" if one.read_first and one.repack else "mmap",  # rearranged it is a copy: no pages to keep
             repack=one.repack,
             threads=THREADS,
             read_first=str(path) if one.read_first else None,
