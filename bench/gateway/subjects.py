@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 LITELLM_CONFIG = """\
 model_list:
@@ -73,6 +73,9 @@ DRIVETRAIN = Subject(
     files={"drivetrain.yaml": DRIVETRAIN_CONFIG},
     start=("${drivetrain}", "serve", "--home", "${home}", "--port", "${port}"),
 )
+
+# Beside gateways whose threads use every core as they come: one worker of ours is one core's.
+TWO_WORKERS = replace(DRIVETRAIN, name="drivetrain two workers", start=(*DRIVETRAIN.start, "--workers", "2"))
 
 GOVERNED = Subject(
     name="drivetrain governed",
@@ -159,5 +162,5 @@ VLLM_ROUTER = Subject(
 )
 
 SUBJECTS: dict[str, Subject] = {
-    subject.name: subject for subject in (DIRECT, DRIVETRAIN, GOVERNED, SMG, VLLM_ROUTER, PORTKEY, LITELLM)
+    subject.name: subject for subject in (DIRECT, DRIVETRAIN, TWO_WORKERS, GOVERNED, SMG, VLLM_ROUTER, PORTKEY, LITELLM)
 }

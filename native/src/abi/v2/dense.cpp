@@ -184,7 +184,7 @@ class DenseMemory : public ExtraMemory, public Calculation {
     }
 
     Calculation * calculation(const Tensor * node) override {
-        return node->op == host.mul_mat && mine(*node->src[0]) ? this : nullptr;
+        return supports_op(nullptr, node) ? this : nullptr;  // else the host's own way, to which this is plain memory
     }
 
     bool work_size(int, const Tensor * node, size_t & bytes) override {
