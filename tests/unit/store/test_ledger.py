@@ -212,7 +212,7 @@ async def test_a_locked_database_costs_patience_only(store: Store, caplog: pytes
             assert ledger.backlog == 2
             unlock()
         assert await ledger.flush()
-        assert "the ledger is written again" in caplog.text
+        await until(lambda: "the ledger is written again" in caplog.text)  # told after the rows are there
     assert rows(store) == ids(range(1, 3))
 
 
