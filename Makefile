@@ -106,7 +106,7 @@ bench-moe: setup
 
 # Ten minutes beside a process that takes memory and gives it back.
 bench-calm: setup
-	$(BIN)/python bench/moe/calm.py --out
+	$(BIN)/python bench/moe/calm.py --out bench/results
 
 bench-start: setup
 	$(BIN)/python bench/cold_start.py

@@ -7,16 +7,20 @@ import psutil
 
 
 def under(pid: int | None = None, word: str = "", recursive: bool = False) -> list[psutil.Process]:
-    """Those under `pid` (under this process without it) whose command line has `word`; `recursive`: their own too.
+    """Those of `commands` whose command line has `word`."""
+    return [process for process, command in commands(pid, recursive).items() if word in command]
+
+
+def commands(pid: int | None = None, recursive: bool = False) -> dict[psutil.Process, str]:
+    """Command lines of those under `pid` (under this process without it); `recursive`: under them, too.
 
     One that has ended and is not waited for yet has no command line any more, and is left out.
     """
     found = psutil.Process(pid).children(recursive=recursive)
-    return [process for process in found if (command := command_of(process)) and word in command]
+    return {process: command for process in found if (command := _command(process))}
 
 
-def command_of(process: psutil.Process) -> str:
-    """Its words with blanks between them; none once it has ended."""
+def _command(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:  # a zombie is one too

@@ -11,7 +11,6 @@ tokens per second, the budget and how long everything stood still for memory (PS
 from __future__ import annotations
 
 import argparse
-import datetime
 import statistics
 import subprocess
 import sys
@@ -23,15 +22,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import cgroup
+import hog
+import psutil
 from process import Died, Running
-from run import RESULTS, TINY, Bench, Size, Subject, Watch, about, folder_of_models, write_figures
+from run import TINY, Bench, Size, Subject, Watch, about, folder_of_models, measurable, write_figures
 
-from drivetrain.engines.expertstream import native, page
+from drivetrain.engines.expertstream import page
 
-HOG = Path(__file__).with_name("hog.py")
 LIMIT_BYTES, HOG_BYTES = 6_000_000_000, 3_600_000_000
 TURN = 32
-LEAST_STALL = 0.01
+MOST_STALLED = 0.01
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,12 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--models", type=Path, default=folder_of_models(), help="[$BENCH_MOE_MODELS]")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--out", action="store_true", help="write the figures to bench/results")
+    parser.add_argument("--out", type=Path, help="folder to write the figures to, such as bench/results")
     arguments = parser.parse_args()
     arguments.models.mkdir(parents=True, exist_ok=True)
-    place, reason = cgroup.find()
-    if place is None:
-        print(f"bench-calm: skipped, memory cannot be limited here: {reason}", file=sys.stderr)
-        return 0
-    if why := native.missing():
-        print(f"bench-calm: {why}", file=sys.stderr)
-        return 1
+    place = measurable("bench-calm")
+    if isinstance(place, int):
+        return place
     size = TINY if arguments.tiny else Size()
     with tempfile.TemporaryDirectory(prefix="bench-calm-", dir=arguments.models) as work:
         bench = Bench(size, place, arguments.models, Path(work), {}, None, prompts=False)
@@ -82,8 +78,8 @@ def main() -> int:
     text = told(calm, about(bench))
     print(text)
     if arguments.out:
-        (RESULTS / "calm.md").write_text(text)
-        write_figures(RESULTS, "calm", asdict(calm))
+        write_figures(arguments.out, "calm", asdict(calm))
+        (arguments.out / "calm.md").write_text(text)
     return 0
 
 
@@ -97,7 +93,7 @@ def measure(bench: Bench, minutes: float) -> Calm:
         with ExitStack() as stays:
             process = bench.start(Subject("beside a hog", 0.3, LIMIT_BYTES, ours=True), weights, stays)
             expected = tuple(process.told["answers"])
-            with watch.of(process.group), hog(process.group) as beside:
+            with watch.of(process.group), hungry(process.group) as beside:
                 begun = time.monotonic()
                 while (second := time.monotonic() - begun) < minutes * 60:
                     moments.append(moment(bench, process, beside, second))
@@ -113,20 +109,16 @@ def moment(bench: Bench, process: Running, beside: subprocess.Popen[bytes], seco
     if beside.poll() is not None:
         raise Died("the hog was killed: there was no room for it")
     assert counters
-    return Moment(second, counters.budget, resident_bytes(beside.pid), tokens / seconds, answers)
+    return Moment(second, counters.budget, psutil.Process(beside.pid).memory_info().rss, tokens / seconds, answers)
 
 
 @contextmanager
-def hog(group: cgroup.Group) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, str(HOG), str(HOG_BYTES)], preexec_fn=group.enter) as process:
+def hungry(group: cgroup.Group) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, hog.__file__, str(HOG_BYTES)], preexec_fn=group.enter) as process:
         try:
             yield process
         finally:
             process.kill()
-
-
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
 def told(calm: Calm, about_it: list[str]) -> str:
@@ -139,12 +131,13 @@ def told(calm: Calm, about_it: list[str]) -> str:
         "Written by `make bench-calm`.\n",
         *(f"- {line}" for line in about_it),
         f"- {calm.minutes:g} minutes in a control group of {calm.limit / 1e9:.1f} GB; the hog takes up to "
-        f"{calm.hog_bytes / 1e9:.1f} GB at 256 MiB a second, holds it for 20 s, gives it back\n",
+        f"{calm.hog_bytes / 1e9:.1f} GB at {hog.STEP_BYTES / hog.STEP_S / 1e6:.0f} MB a second, holds it for "
+        f"{hog.HOLD_S:g} s, gives it back\n",
         "| What | Wanted | Measured |",
         "| --- | --- | --- |",
         f"| the process survives | yes | {calm.error or 'yes'} |",
         f"| answers as before the hog came | all | {calm.right} of {len(calm.moments)} |",
-        f"| PSI full of memory | under {LEAST_STALL:.0%} | {stalled} |",
+        f"| PSI full of memory | under {MOST_STALLED:.0%} | {stalled} |",
     ]
     if calm.moments:
         lines += [
@@ -152,7 +145,7 @@ def told(calm: Calm, about_it: list[str]) -> str:
             f"| the hog, GB | | {min(hogs):.2f} to {max(hogs):.2f} |",
             f"| tokens/s | | median {statistics.median(rates):.1f}, {min(rates):.1f} to {max(rates):.1f} |",
         ]
-    return "\n".join(lines) + f"\n\n{datetime.datetime.now(tz=datetime.UTC):%Y-%m-%d}\n"
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -69,8 +69,12 @@ class Measured:
     @property
     def of_stock(self) -> float | None:
         """Its pace over that of stock in memory: the median of the turns."""
-        ratios = [turn.beside_s / turn.seconds for turn in self.turns if turn.beside_s is not None]
-        return statistics.median(ratios) if ratios else None
+        return statistics.median(self.ratios) if self.ratios else None
+
+    @property
+    def ratios(self) -> list[float]:
+        """The same, turn by turn."""
+        return [turn.beside_s / turn.seconds for turn in self.turns if turn.beside_s is not None]
 
     @property
     def tokens_s(self) -> float:
@@ -139,18 +143,11 @@ def over(one: Measured, shape: predict.Shape, context_bytes: int) -> int | None:
     return one.anonymous_bytes - one.counters.budget - shape.dense_bytes - context_bytes
 
 
-def stock_in_memory(measured: Iterable[Measured], skew: float) -> Sequence[Measured]:
-    """Every stock run without a limit, best first."""
-    found = [one for one in measured if one.skew == skew and one.counters is None and one.limit is None and one.tokens]
-    return sorted(found, key=lambda one: -one.tokens_s)
-
-
 def targets(
     measured: Sequence[Measured], shape: predict.Shape, probes: Probes, context_bytes: int, *, wide: int, narrow: int
 ) -> list[Target]:
     """The issue's, in its order; of GGUF and container, the better one counts."""
-    base = stock_in_memory(measured, 0.3)
-    prompt = max(one.prompt_tokens_s for one in base) if base else None
+    prompt = max((one.prompt_tokens_s for one in _of(measured, 0.3, None, ours=False)), default=None)
     roomy, tight, all_in = (_best(measured, 0.3, limit) for limit in (wide, narrow, None))
     mmap, worst_mmap = (_rate(measured, skew, wide, ours=False) for skew in (0.3, 0.0))
     worst = _rate(measured, 0.0, wide, ours=True)
@@ -238,8 +235,7 @@ def _row(one: Measured, shape: predict.Shape, probes: Probes, agreement: str) ->
 
 def _in_turns(one: Measured) -> str:
     """Median of the turns, the lowest and the highest."""
-    ratios = [turn.beside_s / turn.seconds for turn in one.turns if turn.beside_s is not None]
-    return f"{one.of_stock:.3f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "-"
+    return f"{one.of_stock:.3f} ({min(one.ratios):.2f}–{max(one.ratios):.2f})" if one.ratios else "-"
 
 
 def _agreement(one: Measured, measured: Sequence[Measured]) -> str:

@@ -86,13 +86,9 @@ TINY = Size(shape=model.TINY, wide=200_000_000, narrow=150_000_000, warm=8, toke
 def main() -> int:
     arguments = parse()
     size = TINY if arguments.tiny else Size()
-    place, reason = cgroup.find()
-    if place is None:
-        print(f"bench-moe: skipped, memory cannot be limited here: {reason}", file=sys.stderr)
-        return 0
-    if why := native.missing():
-        print(f"bench-moe: {why}", file=sys.stderr)
-        return 1
+    place = measurable("bench-moe")
+    if isinstance(place, int):
+        return place
     try:
         with tempfile.TemporaryDirectory(prefix="bench-moe-", dir=arguments.models) as work:
             prompts = not arguments.no_prompts
@@ -101,6 +97,18 @@ def main() -> int:
     except model.NoRoom as error:
         print(f"bench-moe: {error}; say another folder with --models", file=sys.stderr)
         return 1
+
+
+def measurable(name: str) -> cgroup.Place | int:
+    """Where memory can be limited; else what the program of that name ends with, and the reason is told."""
+    place, reason = cgroup.find()
+    if place is None:
+        print(f"{name}: skipped, memory cannot be limited here: {reason}", file=sys.stderr)
+        return 0
+    if why := native.missing():
+        print(f"{name}: {why}", file=sys.stderr)
+        return 1
+    return place
 
 
 def parse() -> argparse.Namespace:

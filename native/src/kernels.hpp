@@ -31,6 +31,11 @@ struct Cpu {
 using Multiply = void (*)(uint64_t cols, const uint8_t * w, size_t row_bytes, uint32_t rows, const uint8_t * const * x,
                           float * const * out, uint32_t count);
 
+// How much one call is given at most, and in what steps rows are shared out among threads.
+constexpr uint32_t kMostActivations = 128;  // they stay in the second-level cache
+constexpr uint32_t kMostItemRows = 256;
+constexpr uint32_t kLeastItemRows = 32;  // a whole number of every SIMD width: parts give the same bits as the whole
+
 // The fast kernel of a type on this processor; nullptr where there is none (then ggml's own vec_dot does it).
 Multiply fast_kernel(uint32_t type, const Cpu & cpu);
 

@@ -6,10 +6,6 @@
 namespace expertstream {
 namespace {
 
-constexpr uint32_t kBatch = 128;     // activations that are multiplied in one go: they stay in the second-level cache
-constexpr uint32_t kMostRows = 256;  // rows of one item of work
-constexpr uint32_t kLeastRows = 32;  // a whole number of every SIMD width: parts give the same bits as the whole
-
 // Some rows of one matrix (or of gate and up) for some pairs of one group.
 struct Item {
     const Group * group;
@@ -72,16 +68,16 @@ class Wave {
 
     // Rows per item, so that every thread finds several items.
     uint64_t widths(uint64_t rows) const {
-        const uint64_t fair = rows * groups_.size() / (8 * frame_.threads) / kLeastRows * kLeastRows;
-        return std::clamp<uint64_t>(fair, kLeastRows, kMostRows);
+        const uint64_t fair = rows * groups_.size() / (8 * frame_.threads) / kLeastItemRows * kLeastItemRows;
+        return std::clamp<uint64_t>(fair, kLeastItemRows, kMostItemRows);
     }
 
     void list(uint64_t rows, uint64_t width, std::vector<Item> & items) const {
         for (const Group & group : groups_)
             for (uint64_t row = 0; row < rows; row += width)
-                for (uint32_t begin = group.begin; begin < group.end; begin += kBatch)
-                    items.push_back(
-                        {&group, row, std::min(width, rows - row), begin, std::min(begin + kBatch, group.end)});
+                for (uint32_t begin = group.begin; begin < group.end; begin += kMostActivations)
+                    items.push_back({&group, row, std::min(width, rows - row), begin,
+                                     std::min(begin + kMostActivations, group.end)});
     }
 
     void prepare(bool first) {
@@ -96,7 +92,7 @@ class Wave {
             scratch_.inner_quantised.prepare(product(task_.down), task_.up.rows, pairs_);
         }
         if (scratch_.per_thread.size() < frame_.threads) scratch_.per_thread.resize(frame_.threads);
-        for (auto & floats : scratch_.per_thread) floats.resize(2 * kBatch * kMostRows);
+        for (auto & floats : scratch_.per_thread) floats.resize(2 * kMostActivations * kMostItemRows);
     }
 
     bool same_inputs() const {
@@ -137,7 +133,7 @@ class Wave {
 
     // Rows of one part for the pairs of an item, plus the bias.
     void part(const Item & item, const Part & part, const Activations & activations, float * const * out) {
-        const uint8_t * x[kBatch] = {};
+        const uint8_t * x[kMostActivations] = {};
         const uint32_t count = item.end - item.begin;
         for (uint32_t i = 0; i < count; ++i) x[i] = activations.at(input_row(frame_.pairs[item.begin + i]));
         rows_of(item, part, x, out, count);
@@ -153,14 +149,14 @@ class Wave {
     }
 
     void gate_and_up(const Item & item, unsigned thread) {
-        float * up[kBatch] = {};
+        float * up[kMostActivations] = {};
         const uint32_t count = item.end - item.begin;
         float * own = scratch_.per_thread[thread].data();
-        for (uint32_t i = 0; i < count; ++i) up[i] = has_gate() ? own + i * kMostRows : target(item, i);
+        for (uint32_t i = 0; i < count; ++i) up[i] = has_gate() ? own + i * kMostItemRows : target(item, i);
         part(item, task_.up, scratch_.in_up, up);
         if (!has_gate()) return;
-        float * gate[kBatch] = {};
-        for (uint32_t i = 0; i < count; ++i) gate[i] = own + (kBatch + i) * kMostRows;
+        float * gate[kMostActivations] = {};
+        for (uint32_t i = 0; i < count; ++i) gate[i] = own + (kMostActivations + i) * kMostItemRows;
         part(item, task_.gate, same_inputs() ? scratch_.in_up : scratch_.in_gate, gate);
         for (uint32_t i = 0; i < count; ++i) activate(item.rows, target(item, i), gate[i], up[i]);
     }
@@ -180,8 +176,8 @@ class Wave {
     }
 
     void down(const Item & item) {
-        const uint8_t * x[kBatch] = {};
-        float * out[kBatch] = {};
+        const uint8_t * x[kMostActivations] = {};
+        float * out[kMostActivations] = {};
         const uint32_t count = item.end - item.begin;
         for (uint32_t i = 0; i < count; ++i) {
             x[i] = scratch_.inner_quantised.at(place(item, i));

@@ -28,7 +28,7 @@ async def lasting(
 ) -> None:
     """Until `work` returns, this is cancelled, or it has broken and `ended` tells that it is not to go on. Each time
     that it breaks it begins anew, after a pause that doubles unless it went well for longer than the longest one. What
-    `work` had begun must have ended by the time it breaks.
+    `work` had begun must have ended by the time it breaks. Who pauses when the end comes has one last try.
     """
     least_s, most_s = pauses_s
     pause_s = least_s

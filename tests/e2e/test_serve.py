@@ -17,7 +17,7 @@ from tests.fakes.manners import ANSWER, WORDS, openai_frames
 from tests.fakes.manners import MODEL as FAKE
 from tests.fakes.replies import Stream
 from tests.fakes.upstream import FakeUpstream
-from tests.kin import command_of, ended, under
+from tests.kin import commands, ended
 
 pytestmark = pytest.mark.anyio
 ASK = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}]}
@@ -216,8 +216,8 @@ async def test_the_counter_equals_what_callers_counted_whichever_worker_answers(
 def descendants(server: Server) -> dict[str, list[psutil.Process]]:
     """The processes under a server: its workers, and the workers of the embedded engine."""
     found: dict[str, list[psutil.Process]] = {"gateway": [], "model": []}
-    for process in under(server.pid, recursive=True):
-        found["gateway" if "drivetrain.cli.worker" in command_of(process) else "model"].append(process)
+    for process, command in commands(server.pid, recursive=True).items():
+        found["gateway" if "drivetrain.cli.worker" in command else "model"].append(process)
     return found
 
 

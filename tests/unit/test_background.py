@@ -54,7 +54,7 @@ async def test_after_a_good_while_pauses_are_short_again() -> None:
     assert work.paused_s == [1.0] * 3
 
 
-async def test_what_broke_does_not_begin_anew_at_the_end() -> None:
+async def test_what_pauses_when_the_end_comes_has_one_last_try() -> None:
     work = Work(5)
     await lasting("the clock", work.run, sleep=work.pause, ended=lambda: len(work.paused_s) == 2)
     assert (work.left, work.paused_s) == (2, [1.0, 2.0])

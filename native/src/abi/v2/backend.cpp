@@ -269,10 +269,9 @@ void name_tensors(Plugin & p) {
 
 // Without it everything works, only slower; so a host that does not take it is no failure.
 void take_dense(Plugin & p) {
-    std::string why = "dense=off";
+    std::string why;
     const bool ours = p.engine->options.dense && offer_dense(p.host, why);
-    if (!ours && p.engine->options.dense)
-        std::fprintf(stderr, "expertstream: dense matrices stay with the host: %s\n", why.c_str());
+    if (!why.empty()) std::fprintf(stderr, "expertstream: dense matrices stay with the host: %s\n", why.c_str());
     Page & page = p.engine->stats().page();
     write_text(page.kernel, sizeof page.kernel, std::string(page.kernel) + (ours ? " dense:own" : " dense:host"));
 }

@@ -1,8 +1,5 @@
 #include "dense.hpp"
 
-#include <dlfcn.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -15,11 +12,7 @@ namespace expertstream::v2 {
 namespace {
 
 constexpr const char * kName = "Expertstream dense";
-constexpr size_t kAlignment = 64;
-constexpr int64_t kMostCols = 32768;  // longer rows leave the kernels no room for their scratch
-constexpr int64_t kBatch = 128;       // activations that are multiplied in one go: they stay in the second-level cache
-constexpr int64_t kLeastRows = 32;    // a whole number of every SIMD width
-constexpr int64_t kMostRows = 256;    // of one item of work
+constexpr int64_t kMostCols = 32768;    // longer rows leave the kernels no room for their scratch
 constexpr int64_t kItemsPerThread = 4;  // so that one that was held up does not hold up the others
 
 // --- what the host's processor backend calls, in its own order of virtual functions (Itanium's C++ ABI) ---------------
@@ -49,6 +42,8 @@ class ExtraMemory {
 // The functions of the host that only this needs.
 struct Processor {
     std::vector<BufferType *> & (*extra_types)() = nullptr;
+    BufferType * (*plain_type)() = nullptr;
+    Buffer * (*alloc_buffer)(BufferType *, size_t) = nullptr;
     void (*barrier)(void *) = nullptr;
     void (*chunk_set)(void *, int) = nullptr;
     int (*chunk_add)(void *, int) = nullptr;
@@ -57,9 +52,10 @@ struct Processor {
 
     bool resolve(std::string & why) {
         return find(extra_types, "_Z39ggml_backend_cpu_get_extra_buffer_typesv", why) &&
-               find(barrier, "ggml_barrier", why) && find(chunk_set, "ggml_threadpool_chunk_set", why) &&
-               find(chunk_add, "ggml_threadpool_chunk_add", why) && find(work_size, "ggml_cpu_extra_work_size", why) &&
-               find(compute, "ggml_cpu_extra_compute_forward", why);
+               find(plain_type, "ggml_backend_cpu_buffer_type", why) &&
+               find(alloc_buffer, "ggml_backend_buft_alloc_buffer", why) && find(barrier, "ggml_barrier", why) &&
+               find(chunk_set, "ggml_threadpool_chunk_set", why) && find(chunk_add, "ggml_threadpool_chunk_add", why) &&
+               find(work_size, "ggml_cpu_extra_work_size", why) && find(compute, "ggml_cpu_extra_compute_forward", why);
     }
 };
 
@@ -85,17 +81,17 @@ class DenseProduct {
             processor_.barrier(params_.threads);
         }
         const int64_t width = rows_per_item(), across = (rows_ + width - 1) / width;
-        const int64_t items = across * ((count_ + kBatch - 1) / kBatch);
+        const int64_t items = across * ((count_ + kMostActivations - 1) / kMostActivations);
         for (int64_t item = params_.index; item < items; item = next(item))
-            multiply(item % across * width, width, item / across * kBatch);
+            multiply(item % across * width, width, item / across * kMostActivations);
     }
 
   private:
     int64_t next(int64_t item) const { return params_.count > 1 ? processor_.chunk_add(params_.threads, 1) : item + 1; }
 
     int64_t rows_per_item() const {
-        const int64_t fair = rows_ / (kItemsPerThread * params_.count) / kLeastRows * kLeastRows;
-        return std::clamp(fair, kLeastRows, kMostRows);
+        const int64_t fair = rows_ / (kItemsPerThread * params_.count) / kLeastItemRows * kLeastItemRows;
+        return std::clamp<int64_t>(fair, kLeastItemRows, kMostItemRows);
     }
 
     // Each thread a share of all blocks, as there may be but one row.
@@ -112,9 +108,9 @@ class DenseProduct {
     }
 
     void multiply(int64_t row, int64_t width, int64_t begin) const {
-        const int64_t count = std::min(kBatch, count_ - begin);
-        const uint8_t * in[kBatch] = {};
-        float * out[kBatch] = {};
+        const int64_t count = std::min<int64_t>(kMostActivations, count_ - begin);
+        const uint8_t * in[kMostActivations] = {};
+        float * out[kMostActivations] = {};
         for (int64_t i = 0; i < count; ++i) {
             in[i] = x(begin + i);
             out[i] = reinterpret_cast<float *>(row_of(node_, begin + i)) + row;
@@ -147,34 +143,14 @@ class DenseProduct {
 };
 
 // --- the memory -------------------------------------------------------------------------------------------------------
-
-const char * type_name(BufferType *) { return kName; }
-size_t alignment(BufferType *) { return kAlignment; }
-bool is_host(BufferType *) { return true; }
-void free_buffer(Buffer * buffer) { munmap(buffer->context, buffer->size); }
-void * base(Buffer * buffer) { return buffer->context; }
-void clear(Buffer * buffer, uint8_t value) { std::memset(buffer->context, value, buffer->size); }
-
-void memset_tensor(Buffer *, Tensor * tensor, uint8_t value, size_t offset, size_t size) {
-    std::memset(static_cast<char *>(tensor->data) + offset, value, size);
-}
-
-void set_tensor(Buffer *, Tensor * tensor, const void * data, size_t offset, size_t size) {
-    std::memcpy(static_cast<char *>(tensor->data) + offset, data, size);
-}
-
-void get_tensor(Buffer *, const Tensor * tensor, void * data, size_t offset, size_t size) {
-    std::memcpy(data, static_cast<const char *>(tensor->data) + offset, size);
-}
-
-Buffer * alloc_buffer(BufferType * type, size_t size);
+// The host's plain one in all but its name.
 
 class DenseMemory : public ExtraMemory, public Calculation {
   public:
     Host host;
     Processor processor;
     std::map<int32_t, Product> products;
-    BufferType type{{type_name, alloc_buffer, alignment, nullptr, nullptr, is_host}, nullptr, nullptr};
+    BufferType type{};
 
     bool supports_op(Device *, const Tensor * node) override {
         if (node->op != host.mul_mat) return false;
@@ -206,14 +182,13 @@ DenseMemory & memory() {
     return one;
 }
 
+const char * type_name(BufferType *) { return kName; }
+
 Buffer * alloc_buffer(BufferType * type, size_t size) {
-    void * bytes =
-        mmap(nullptr, std::max(size, kAlignment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (bytes == MAP_FAILED) return nullptr;
-    madvise(bytes, size, MADV_HUGEPAGE);
-    static const BufferTable table{free_buffer, base,    nullptr, memset_tensor, set_tensor, get_tensor,
-                                   nullptr,     nullptr, nullptr, clear,         nullptr};
-    return memory().host.buffer_init(type, table, bytes, std::max(size, kAlignment));
+    const Processor & host = memory().processor;
+    Buffer * buffer = host.alloc_buffer(host.plain_type(), size);
+    if (buffer != nullptr) buffer->type = type;
+    return buffer;
 }
 
 // Types that the host has faster kernels for which add up in another order, so that the last bits are nobody's promise. Not IQ4_NL: the
@@ -294,6 +269,9 @@ bool offer_dense(const Host & host, std::string & why) {
     why = own.products.empty() ? "this processor has no kernels of ours" : "";
     if (!why.empty()) return false;
     std::vector<BufferType *> & types = own.processor.extra_types();
+    own.type = *own.processor.plain_type();
+    own.type.table.get_name = type_name;
+    own.type.table.alloc_buffer = alloc_buffer;
     own.type.context = static_cast<ExtraMemory *>(&own);
     own.type.device = types.empty() ? nullptr : types.front()->device;
     types.insert(types.begin(), &own.type);  // before the host's own

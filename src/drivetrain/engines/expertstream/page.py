@@ -54,7 +54,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     abort_below: int  # passes begun before this count fail: they were given up
     error: str  # what failed last; empty if nothing did
     reader: str  # how the drive is read: "threads direct"
-    kernel: str  # the processor's instructions that are used: "avx2"
+    kernel: str  # who multiplies what, by ggml's numbers of the experts' types: "12:own 14:host dense:own"
     layer_hits: tuple[int, ...]  # by position among the layers with experts, as far as any was asked for
     layer_misses: tuple[int, ...]
 
