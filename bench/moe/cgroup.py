@@ -10,7 +10,7 @@ import ctypes
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,8 +191,3 @@ def cached(path: Path) -> int:
     finally:
         libc.munmap(address, size)
     return sum(byte & 1 for byte in seen.raw[:pages]) * mmap.PAGESIZE
-
-
-def entering(group: Group | None) -> Callable[[], None] | None:
-    """What a child process does first."""
-    return group.enter if group else None
