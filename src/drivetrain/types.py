@@ -128,6 +128,7 @@ class Source(Value, frozen=True, kw_only=True):
 
     dialect: str  # "openai.chat", "openai.completions", "ollama.chat", "ollama.generate", …
     fields: Mapping[str, msgspec.Raw]  # top-level members of the body
+    sampling: Sampling | None = None  # what they say of it, where that was worked out
 
     def without(self, members: Collection[str]) -> "Source":
         """The same but for these; itself, if it has none of them."""
@@ -368,12 +369,13 @@ class Fold:
                 self.add(event)
 
     def add(self, event: Event) -> None:
-        if isinstance(event, Finished):
+        if type(event) is Finished:
             self._finished = event
-        elif not isinstance(event, Opaque | Progress):
-            if event.index not in self._drafts:
-                self._drafts[event.index] = _Draft()
-            self._add_to(self._drafts[event.index], event)
+        elif type(event) is not Opaque and type(event) is not Progress:
+            draft = self._drafts.get(event.index)
+            if draft is None:
+                draft = self._drafts[event.index] = _Draft()
+            self._add_to(draft, event)
 
     @staticmethod
     def _add_to(draft: _Draft, event: Content | ChoiceFinished) -> None:

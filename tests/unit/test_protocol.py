@@ -10,6 +10,7 @@ import pytest
 
 from drivetrain.config.schema import Server
 from drivetrain.errors import DrivetrainError
+from drivetrain.outbox import Outbox
 from drivetrain.server.exchange import BUFFER_BYTES, Exchange
 from drivetrain.server.listen import Listener, tcp_socket
 from drivetrain.server.protocol import HEAD_S, MAX_HEAD_BYTES, Connection
@@ -24,6 +25,7 @@ class Site:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self.leaving = False
+        self.outbox = Outbox()
         self.cancelled = asyncio.Event()
         self.port = 0
         self.listener: Listener

@@ -25,6 +25,7 @@ from drivetrain.quota import Demand, Hold, Quota, Refusal, Standing
 POLL_S = 0.1  # how often the first in line looks whether another process has freed a slot
 FULL = "server busy, please try again.  maximum pending requests exceeded"
 UNKNOWN_PACE_S = 30.0
+JOINS = 1024  # are remembered
 PACE_OVER = 16  # answers, about
 UNITS = {"requests": "requests", "tokens": "tokens", "concurrency": "requests at once"}
 
@@ -107,6 +108,7 @@ class Admission:
         self._lines: dict[str, Line] = {}
         self._numbers = itertools.count()
         self._policies: dict[tuple[str, str], tuple[object, Mapping[Priority, tuple[Rule, ...]]]] = {}
+        self._joins: dict[tuple[int, int, str], _Join] = {}  # by the identities of what they keep, and the model
         self._ceilings: dict[str, _Ceiling] = {}  # by the ids of their rules
 
     def rules(self, who: Principal, entry: Entry, priority: Priority = "default") -> Sequence[Rule]:
@@ -116,9 +118,17 @@ class Admission:
         if known is None or known[0] is not entry.policy:
             known = self._policies[place] = (entry.policy, self._by_class(place, entry))
         bound = known[1][priority]
-        if not who.rules:
-            return bound
-        return (*rules.of_principal(who, entry.name), *bound)
+        return self._joined(who, entry.name, bound) if who.rules else bound
+
+    def _joined(self, who: Principal, model: str, bound: tuple[Rule, ...]) -> Sequence[Rule]:
+        """Those of the caller, then those of the policy: the same tuple each time, so that who counts them knows it."""
+        place = (id(who.rules), id(bound), model)
+        known = self._joins.get(place)
+        if known is None:
+            if len(self._joins) >= JOINS:
+                self._joins.clear()
+            known = self._joins[place] = _Join(who.rules, bound, (*rules.of_principal(who, model), *bound))
+        return known.rules
 
     def met(self) -> Mapping[str, Rule]:
         """The rules of policies under which somebody has come, by their ids."""
@@ -298,6 +308,14 @@ class _Ceiling(NamedTuple):
     limit: str  # id of its rule
     rank: int  # the lowest that is not under it
     amount: int
+
+
+class _Join(NamedTuple):
+    """The rules of a caller and of a policy together."""
+
+    of_caller: Sequence[Rule]
+    of_policy: Sequence[Rule]
+    rules: tuple[Rule, ...]
 
 
 class _Wish(NamedTuple):

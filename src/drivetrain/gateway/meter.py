@@ -87,6 +87,8 @@ class Meter:
     """Counts one attempt. `see` each batch of events, then `row`."""
 
     __slots__ = (
+        "_cost",
+        "_costed",
         "began",
         "candidate",
         "cut",
@@ -119,6 +121,8 @@ class Meter:
         self.first_token_s: float | None = None
         self.deltas = 0  # content events: about one token each
         self.reported: Usage | None = None
+        self._costed: Usage | None = None  # whose `_cost` is known
+        self._cost = UNPRICED
         self.waited_s = 0.0  # until the model was loaded
 
     @property
@@ -129,21 +133,19 @@ class Meter:
         """Whether any of the events is content, which commits the answer to this engine."""
         content = False
         for event in events:
-            kind = type(event)
             if type(event) is TextDelta:
                 self.deltas += event.tokens
-                content = True
-            elif kind is ReasoningDelta or kind is ToolCallDelta:
-                self.deltas += 1
-                content = True
-            elif isinstance(event, Finished):
+            elif type(event) is Finished:
                 self.reported = event.usage
-                content = True
-            elif isinstance(event, Progress):
+            elif type(event) is Progress:
                 if event.stage != "prompt":
                     self.waited_s = time.perf_counter() - self.began
-            elif kind is not Opaque:
-                content = True
+                continue
+            elif type(event) is Opaque:
+                continue
+            elif type(event) is ReasoningDelta or type(event) is ToolCallDelta:
+                self.deltas += 1
+            content = True
         if content and self.first_token_s is None:
             self.first_token_s = time.perf_counter() - self.began
         return content
@@ -176,7 +178,10 @@ class Meter:
         """Of this attempt up to now, by the price that was in force when it began."""
         if self.price is None or self.free:
             return UNPRICED
-        return prices.cost(self.price, usage, time.perf_counter() - self.began)
+        if usage is not self._costed:  # else the ledger says what the caller was told
+            self._costed = usage
+            self._cost = prices.cost(self.price, usage, time.perf_counter() - self.began)
+        return self._cost
 
     def priced(self, finished: Finished, before_micro_usd: int) -> Finished:
         """The end of an answer with what the request cost, `before_micro_usd` of it earlier attempts."""

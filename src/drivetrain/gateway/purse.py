@@ -63,7 +63,7 @@ class Purse:
 
 def purse(request: Request, policy: Policy, meter: Meter, ticket: Ticket) -> Purse | None:
     """None, as mostly: no hard budget pays."""
-    hold = ticket.hold
-    if hold is None or not any(rule.resource == "money" and rule.hard for rule in hold.rules):
-        return None
-    return Purse(request, policy, meter, ticket)
+    for rule in ticket.hold.rules if ticket.hold is not None else ():
+        if rule.resource == "money" and rule.hard:
+            return Purse(request, policy, meter, ticket)
+    return None

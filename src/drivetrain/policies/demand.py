@@ -25,7 +25,7 @@ IMAGE_TOKENS = 1600  # of a reservation, for each image: what a large one takes 
 AUDIO_CHARACTERS_PER_TOKEN = 200  # of base64: speech at 32 kbit/s and 25 tokens a second
 MESSAGE_TOKENS = 8  # what a chat template puts around a message
 PREAMBLE_TOKENS = 32  # and in front of all of them: a system prompt of its own, a date
-LIMITS = ("max_tokens", "max_completion_tokens", "n_predict", "max_new_tokens")  # of an answer
+LIMITS = frozenset({"max_tokens", "max_completion_tokens", "n_predict", "max_new_tokens"})  # of an answer
 
 _integer = msgspec.json.Decoder(int).decode
 
@@ -69,13 +69,14 @@ def _at_most(prompt: str | tuple[int, ...]) -> int:
 def _answers(request: Request, fields: Mapping[str, Raw]) -> int:
     """How many an engine makes: `n` for each prompt, or as many as it is told to choose the best of."""
     prompts = len(request.completion.prompts) if request.completion else 1
-    best_of = _said(fields, "best_of") if "best_of" in fields else None
-    return prompts * max(1, request.sampling.n, best_of or 1)
+    if "best_of" not in fields:
+        return prompts * request.sampling.n
+    return prompts * max(1, request.sampling.n, _said(fields, "best_of") or 1)
 
 
 def _length(request: Request, fields: Mapping[str, Raw], output_tokens: int) -> int:
     """The longest that one answer may be. Engines differ in which of several limits they heed."""
-    limits = [_said(fields, name) for name in LIMITS if name in fields]
+    limits = [_said(fields, name) for name in LIMITS.intersection(fields)]
     limits.append(request.sampling.max_tokens)
     named = [output_tokens if limit < 0 else limit for limit in limits if limit is not None]
     return max(named, default=output_tokens)

@@ -12,13 +12,17 @@ from drivetrain.policies import calendars, windows
 from drivetrain.policies.windows import Window
 from drivetrain.quota import Demand, Standing
 
-NOTHING = Demand()
+KINDS: Mapping[Resource, int] = {"requests": 0, "tokens": 1, "concurrency": 2, "money": 3}  # place in `costs`
+
+
+def costs(demand: Demand) -> tuple[int, int, int, int]:
+    """What it is at a rule of each of the `KINDS`."""
+    return demand.requests, demand.tokens, 1, demand.micro_usd
 
 
 class Counter(Protocol):
     rule: Rule  # the one it was last asked about
 
-    def cost(self, demand: Demand) -> int: ...
     def take(self, now_s: float, limit: int, cost: int) -> bool:
         """Whether there was room."""
 
@@ -28,16 +32,13 @@ class Counter(Protocol):
     def back(self, at_s: float, cost: int) -> None:
         """What was taken was not needed at all."""
 
-    def settle(self, at_s: float, cost: int, spent: Demand) -> None:
+    def settle(self, at_s: float, cost: int, spent: int) -> None:
         """What was taken at an instant is over, and this is what it came to."""
 
     def wait_s(self, now_s: float, limit: int, cost: int) -> float | None:
         """Until there is room, if nobody else takes any: exact; None if no time would help, or none is known."""
 
     def used(self, now_s: float) -> int: ...
-    def standing(self, now_s: float, rule: Rule) -> Standing | None:
-        """What callers are told of it, just after something was taken."""
-
     def fits(self, rule: Rule) -> bool:
         """Whether it counts what this rule is about: one that was changed may not."""
 
@@ -45,8 +46,8 @@ class Counter(Protocol):
         """Whether a new one would count the same."""
 
 
-class Requests:
-    """So many in any period."""
+class Rate:
+    """So many requests, or tokens, in any period."""
 
     __slots__ = ("_counted_s", "_period_s", "_width_s", "_window", "rule")
 
@@ -57,9 +58,6 @@ class Requests:
         self._counted_s = self._period_s + self._width_s  # from its bucket's beginning on
         self._window = Window()
 
-    def cost(self, demand: Demand) -> int:
-        return demand.requests
-
     def take(self, now_s: float, limit: int, cost: int) -> bool:
         return not windows.take(self._window, now_s, limit=limit, period_s=self._period_s, cost=cost)
 
@@ -69,9 +67,9 @@ class Requests:
     def back(self, at_s: float, cost: int) -> None:
         windows.give(self._window, at_s, period_s=self._period_s, cost=cost)
 
-    def settle(self, at_s: float, cost: int, spent: Demand) -> None:
-        if cost != spent.requests:
-            windows.add(self._window, at_s, period_s=self._period_s, cost=spent.requests - cost)
+    def settle(self, at_s: float, cost: int, spent: int) -> None:
+        if cost != spent:
+            windows.add(self._window, at_s, period_s=self._period_s, cost=spent - cost)
 
     def wait_s(self, now_s: float, limit: int, cost: int) -> float | None:
         return windows.wait_s(self._window, now_s, limit=limit, period_s=self._period_s, cost=cost)
@@ -80,7 +78,8 @@ class Requests:
         windows.remaining(self._window, now_s, limit=0, period_s=self._period_s)  # forgets what is too old
         return self._window.total
 
-    def standing(self, now_s: float, rule: Rule) -> Standing | None:
+    def standing(self, now_s: float, rule: Rule) -> Standing:
+        """What callers are told of it, just after something was taken."""
         reset_s = self._counted_s - now_s % self._width_s
         return Standing(rule=rule, remaining=rule.amount - self._window.total, reset_s=reset_s)
 
@@ -91,17 +90,6 @@ class Requests:
         return not self.used(now_s)
 
 
-class Tokens(Requests):
-    __slots__ = ()
-
-    def cost(self, demand: Demand) -> int:
-        return demand.tokens
-
-    def settle(self, at_s: float, cost: int, spent: Demand) -> None:
-        if cost != spent.tokens:
-            windows.add(self._window, at_s, period_s=self._period_s, cost=spent.tokens - cost)
-
-
 class Slots:
     """So many at once."""
 
@@ -110,9 +98,6 @@ class Slots:
     def __init__(self, rule: Rule, now_s: float) -> None:
         self.rule = rule
         self._taken = 0
-
-    def cost(self, demand: Demand) -> int:
-        return 1
 
     def take(self, now_s: float, limit: int, cost: int) -> bool:
         if self._taken + cost > limit:
@@ -126,7 +111,7 @@ class Slots:
     def back(self, at_s: float, cost: int) -> None:
         self._taken -= cost
 
-    def settle(self, at_s: float, cost: int, spent: Demand) -> None:
+    def settle(self, at_s: float, cost: int, spent: int) -> None:
         self._taken -= cost
 
     def wait_s(self, now_s: float, limit: int, cost: int) -> float | None:
@@ -134,9 +119,6 @@ class Slots:
 
     def used(self, now_s: float) -> int:
         return self._taken
-
-    def standing(self, now_s: float, rule: Rule) -> Standing | None:
-        return None
 
     def fits(self, rule: Rule) -> bool:
         return rule.resource == "concurrency"
@@ -161,9 +143,6 @@ class Purse:
         self._spent = 0
         self._reserved = 0
 
-    def cost(self, demand: Demand) -> int:
-        return demand.micro_usd
-
     def take(self, now_s: float, limit: int, cost: int) -> bool:
         if now_s >= self.until_s:
             self._open(now_s)
@@ -178,12 +157,12 @@ class Purse:
         self._reserved += cost
 
     def back(self, at_s: float, cost: int) -> None:
-        self.settle(at_s, cost, NOTHING)
+        self.settle(at_s, cost, 0)
 
-    def settle(self, at_s: float, cost: int, spent: Demand) -> None:
+    def settle(self, at_s: float, cost: int, spent: int) -> None:
         if at_s >= self.from_s:
             self._reserved -= cost
-            self._spent += spent.micro_usd
+            self._spent += spent
 
     def learn(self, at_s: float, micro_usd: int) -> None:
         """The ledger tells what was spent at an instant."""
@@ -199,9 +178,6 @@ class Purse:
         if now_s >= self.until_s:
             self._open(now_s)
         return self._spent + self._reserved
-
-    def standing(self, now_s: float, rule: Rule) -> Standing | None:
-        return None
 
     def fits(self, rule: Rule) -> bool:
         mine = self.rule
@@ -224,9 +200,6 @@ class RollingPurse:
         self._reserved = 0
         self._window = Window()
 
-    def cost(self, demand: Demand) -> int:
-        return demand.micro_usd
-
     def take(self, now_s: float, limit: int, cost: int) -> bool:
         if self.used(now_s) + cost > limit:
             return False
@@ -239,9 +212,9 @@ class RollingPurse:
     def back(self, at_s: float, cost: int) -> None:
         self._reserved -= cost
 
-    def settle(self, at_s: float, cost: int, spent: Demand) -> None:
+    def settle(self, at_s: float, cost: int, spent: int) -> None:
         self._reserved -= cost
-        self.learn(at_s, spent.micro_usd)
+        self.learn(at_s, spent)
 
     def learn(self, at_s: float, micro_usd: int) -> None:
         windows.add(self._window, at_s, period_s=self.period_s, cost=micro_usd)
@@ -255,9 +228,6 @@ class RollingPurse:
     def used(self, now_s: float) -> int:
         windows.remaining(self._window, now_s, limit=0, period_s=self.period_s)  # forgets what is too old
         return self._window.total + self._reserved
-
-    def standing(self, now_s: float, rule: Rule) -> Standing | None:
-        return None
 
     def fits(self, rule: Rule) -> bool:
         return rule.resource == "money" and rolls(rule) and rule.per == self.rule.per
@@ -274,13 +244,13 @@ def _money(rule: Rule, now_s: float) -> Counter:
     return RollingPurse(rule, now_s) if rolls(rule) else Purse(rule, now_s)
 
 
-_KINDS: Mapping[Resource, Callable[[Rule, float], Counter]] = {
-    "requests": Requests,
-    "tokens": Tokens,
+_COUNTERS: Mapping[Resource, Callable[[Rule, float], Counter]] = {
+    "requests": Rate,
+    "tokens": Rate,
     "concurrency": Slots,
     "money": _money,
 }
 
 
 def counter(rule: Rule, now_s: float) -> Counter:
-    return _KINDS[rule.resource](rule, now_s)
+    return _COUNTERS[rule.resource](rule, now_s)

@@ -4,26 +4,46 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from drivetrain.governance import Rule
 from drivetrain.quota import Demand, Hold, Refusal, Standing
-from drivetrain.quota.counters import Counter, Purse, RollingPurse, counter
+from drivetrain.quota.counters import KINDS, Counter, Purse, Rate, RollingPurse, costs, counter
 from drivetrain.quota.seeds import PATIENCE_S, Seed, Seeds
 from drivetrain.ulid import ulid
 
 RETRY_S = 1.0  # between tries to hear from the ledger
+BONDS = 1024  # are remembered
 SWEEP_COUNTERS = 1024  # so many, and twice as many after each sweep, until those that count nothing are dropped
 
 
+class _Place(NamedTuple):
+    """Where a rule is counted."""
+
+    counter: Counter
+    kind: int  # of `KINDS`
+    rule: Rule
+
+
+class _Bond(NamedTuple):
+    """The places of rules that come together."""
+
+    rules: Sequence[Rule]
+    places: Sequence[_Place]
+    takes: Sequence[tuple[Callable[[float, int, int], bool], int, int]]  # of each place: `take`, the amount, the kind
+    rates: Sequence[tuple[Callable[[float, Rule], Standing], Rule]]  # of what callers are told of: `standing`
+
+
 class _Live:
-    """What one request has set aside, at counters of the same order."""
+    """What one request has set aside, at each place of a bond."""
 
-    __slots__ = ("at_s", "costs", "counters")
+    __slots__ = ("at_s", "costs", "more", "places")
 
-    def __init__(self, at_s: float, counters: list[Counter], costs: list[int]) -> None:
+    def __init__(self, at_s: float, places: Sequence[_Place], costs: Sequence[int]) -> None:
         self.at_s = at_s
-        self.counters = counters
-        self.costs = costs
+        self.places = places
+        self.costs = costs  # by kind
+        self.more: list[tuple[Counter, int]] = []  # money that was set aside later
 
 
 class MemoryQuota:
@@ -43,6 +63,7 @@ class MemoryQuota:
         self._latest_s = 0.0
         self._prior = prior
         self._counters: dict[str, Counter] = {}  # by the rule's id
+        self._bonds: dict[int, _Bond] = {}  # by the identity of its rules, which it keeps; void when counters change
         self._seeds = Seeds(seed, patience_s)
         self._live: dict[str, _Live] = {}  # by the hold's id
         self._sweep_at = SWEEP_COUNTERS
@@ -56,50 +77,49 @@ class MemoryQuota:
 
     async def reserve(self, rules: Sequence[Rule], demand: Demand) -> Hold | Refusal:
         now_s = self._now_s()
-        counters = self._counters_of(rules, now_s)
+        bond = self._bond(rules, now_s)
         if self._seeds.awaited:
             await self._seeds.heard(rules)
             now_s = self._now_s()
-            counters = self._counters_of(rules, now_s)
-        costs: list[int] = []
-        for rule, each in zip(rules, counters, strict=True):
-            cost = each.cost(demand)
-            if not each.take(now_s, rule.amount, cost):
-                if rule.hard:
-                    return self._refuse(rules, counters, costs, demand, now_s)
-                each.force(now_s, cost)
-            costs.append(cost)
-        return self._hold(rules, counters, costs, demand, now_s)
+            bond = self._bond(rules, now_s)
+        cost = costs(demand)
+        for number, (take, amount, kind) in enumerate(bond.takes):
+            if not take(now_s, amount, cost[kind]):
+                if bond.rules[number].hard:
+                    return self._refuse(bond, number, cost, now_s)
+                bond.places[number].counter.force(now_s, cost[kind])
+        return self._hold(bond, cost, demand, now_s)
 
     def force(self, rules: Sequence[Rule], demand: Demand) -> Hold:
         """Set aside, whether there is room or not."""
-        now_s = self._now_s()
-        counters = self._counters_of(rules, now_s)
-        costs = [each.cost(demand) for each in counters]
-        for each, cost in zip(counters, costs, strict=True):
-            each.force(now_s, cost)
-        return self._hold(rules, counters, costs, demand, now_s)
+        now_s, cost = self._now_s(), costs(demand)
+        bond = self._bond(rules, now_s)
+        for each, kind, _ in bond.places:
+            each.force(now_s, cost[kind])
+        return self._hold(bond, cost, demand, now_s)
 
     async def extend(self, hold: Hold, micro_usd: int) -> Hold | Refusal:
         now_s = self._now_s()
         live = self._live[hold.id]
-        money = [number for number, each in enumerate(live.counters) if _in_reach(each, live.at_s, now_s)]
+        money = [place for place in live.places if _in_reach(place.counter, live.at_s, now_s)]
         refusal = None
-        for number in money:
-            refusal = self._longer(refusal, hold.rules[number], live.counters[number], now_s, micro_usd)
+        for place in money:
+            refusal = self._longer(refusal, place, now_s, micro_usd)
         if refusal is not None:
             return refusal
-        for number in money:
-            live.counters[number].force(now_s, micro_usd)
-            live.costs[number] += micro_usd
+        for place in money:
+            place.counter.force(now_s, micro_usd)
+            live.more.append((place.counter, micro_usd))
         return hold.with_more(micro_usd)
 
     def settle(self, hold: Hold, spent: Demand) -> None:
         live = self._live.pop(hold.id, None)
         if live is not None:
-            at_s = live.at_s
-            for each, cost in zip(live.counters, live.costs, strict=True):
-                each.settle(at_s, cost, spent)
+            at_s, cost, came_to = live.at_s, live.costs, costs(spent)
+            for each, kind, _ in live.places:
+                each.settle(at_s, cost[kind], came_to[kind])
+            for each, micro_usd in live.more:
+                each.settle(at_s, micro_usd, 0)
 
     async def spent(self, rules: Sequence[Rule]) -> Mapping[str, int]:
         for rule in rules:
@@ -126,14 +146,22 @@ class MemoryQuota:
         self._latest_s = now_s
         return now_s
 
-    def _counters_of(self, rules: Sequence[Rule], now_s: float) -> list[Counter]:
-        found, counters = self._counters, []
-        for rule in rules:
-            each = found.get(rule.id)
-            if each is None or each.rule is not rule:
-                each = self._counter(rule, now_s)
-            counters.append(each)
-        return counters
+    def _bond(self, rules: Sequence[Rule], now_s: float) -> _Bond:
+        known = self._bonds.get(id(rules))
+        if known is not None:
+            return known
+        if len(self._counters) >= self._sweep_at:
+            self._sweep(now_s)
+        places = [_Place(self._counter(rule, now_s), KINDS[rule.resource], rule) for rule in rules]
+        takes = [(each.take, rule.amount, kind) for each, kind, rule in places]
+        made = _Bond(
+            rules, places, takes, [(each.standing, rule) for each, _, rule in places if isinstance(each, Rate)]
+        )
+        if isinstance(rules, tuple):  # else it may change
+            if len(self._bonds) >= BONDS:
+                self._bonds.clear()
+            self._bonds[id(rules)] = made
+        return made
 
     def _counter(self, rule: Rule, now_s: float) -> Counter:
         found = self._counters.get(rule.id)
@@ -143,42 +171,35 @@ class MemoryQuota:
         return self._new_counter(rule, now_s)
 
     def _new_counter(self, rule: Rule, now_s: float) -> Counter:
-        if len(self._counters) >= self._sweep_at:
-            self._sweep(now_s)
+        self._bonds.clear()
         made = self._counters[rule.id] = counter(rule, now_s)
         if isinstance(made, Purse | RollingPurse):
             self._seeds.expect(rule, made)
         if self._prior is not None and (used := self._prior(rule)):
             made.force(now_s, used)
-            made.settle(now_s, used, Demand(requests=used, tokens=used, micro_usd=used))
+            made.settle(now_s, used, used)
         return made
 
-    def _hold(
-        self, rules: Sequence[Rule], counters: list[Counter], costs: list[int], demand: Demand, now_s: float
-    ) -> Hold:
+    def _hold(self, bond: _Bond, cost: Sequence[int], demand: Demand, now_s: float) -> Hold:
         name = f"{self._name}.{next(self._numbers)}"
-        self._live[name] = _Live(now_s, counters, costs)
-        standings: list[Standing] = []
-        for rule, each in zip(rules, counters, strict=True):
-            if (standing := each.standing(now_s, rule)) is not None:
-                standings.append(standing)
-        return Hold(id=name, rules=rules, demand=demand, at_s=now_s, standings=standings)
+        self._live[name] = _Live(now_s, bond.places, cost)
+        standings = [standing(now_s, rule) for standing, rule in bond.rates]
+        return Hold(id=name, rules=bond.rules, demand=demand, at_s=now_s, standings=standings)
 
-    def _refuse(
-        self, rules: Sequence[Rule], counters: list[Counter], costs: list[int], demand: Demand, now_s: float
-    ) -> Refusal:
-        """`costs`: what was taken already, and goes back."""
-        for each, cost in zip(counters, costs, strict=False):
-            each.back(now_s, cost)
+    def _refuse(self, bond: _Bond, taken: int, cost: Sequence[int], now_s: float) -> Refusal:
+        """`taken`: at so many places already, where it goes back."""
+        for each, kind, _ in bond.places[:taken]:
+            each.back(now_s, cost[kind])
         refusal = None
-        for rule, each in zip(rules, counters, strict=True):
-            refusal = self._longer(refusal, rule, each, now_s, each.cost(demand))
+        for place in bond.places:
+            refusal = self._longer(refusal, place, now_s, cost[place.kind])
         if refusal is None:
             raise RuntimeError("a rule refused that had room")
         return refusal
 
-    def _longer(self, refusal: Refusal | None, rule: Rule, each: Counter, now_s: float, cost: int) -> Refusal | None:
-        wait_s = each.wait_s(now_s, rule.amount, cost) if rule.hard else 0.0
+    def _longer(self, refusal: Refusal | None, place: _Place, now_s: float, cost: int) -> Refusal | None:
+        rule = place.rule
+        wait_s = place.counter.wait_s(now_s, rule.amount, cost) if rule.hard else 0.0
         return refusal if wait_s == 0.0 else longer(refusal, Refusal(rule=rule, wait_s=wait_s))
 
     def _sweep(self, now_s: float) -> None:
@@ -186,6 +207,7 @@ class MemoryQuota:
         for rule_id in [rule_id for rule_id, each in self._counters.items() if each.idle(now_s)]:
             del self._counters[rule_id]
             self._seeds.forget(rule_id)
+        self._bonds.clear()
         self._sweep_at = max(SWEEP_COUNTERS, 2 * len(self._counters))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from drivetrain.config.schema import Server as ServerConfig
 from drivetrain.errors import DrivetrainError, Forbidden, Internal, MethodNotAllowed, NotFound, Unauthorized
+from drivetrain.outbox import Outbox
 from drivetrain.server import guard
 from drivetrain.server.auth import CHALLENGE, NOBODY, Auth, check_scope
 from drivetrain.server.exchange import Exchange, Header
@@ -32,6 +33,7 @@ class App:
     ) -> None:
         """`refused` is told of a key that was no key (401), or may not do what was asked (403)."""
         self.leaving = False  # connections end with their next answer
+        self.outbox = Outbox()
         self.configure(config)
         self._key_refused = refused
         self.routes = routes

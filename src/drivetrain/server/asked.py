@@ -13,6 +13,22 @@ from drivetrain.policies.classes import class_of
 from drivetrain.server.exchange import Exchange
 from drivetrain.types import Source
 
+# What a caller may tell of a request in headers.
+HEARD = frozenset(
+    {
+        b"cache-control",
+        b"traceparent",
+        b"x-drivetrain-no-fallback",
+        b"x-drivetrain-priority",
+        b"x-drivetrain-prompt",
+        b"x-drivetrain-region",
+        b"x-drivetrain-session",
+        b"x-drivetrain-tags",
+        b"x-drivetrain-timeout-ms",
+        b"x-session-id",
+        b"x-stainless-read-timeout",
+    }
+)
 MAX_TAGS = 16
 MAX_TAG_CHARACTERS = 512
 _TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
@@ -21,6 +37,17 @@ _TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 def call_of(exchange: Exchange, dialect: str, receipt: Receipt | None = None, source: Source | None = None) -> Call:
     """Raises `BadRequest` for a header of ours that cannot be read."""
     headers, who = exchange.headers, exchange.who
+    if HEARD.isdisjoint(headers):  # as most
+        return Call(
+            id=exchange.id,
+            dialect=dialect,
+            received_s=time.time(),
+            who=who,
+            trace=new_trace(),
+            receipt=receipt,
+            priority=class_of(None, source, who.priority),
+            client="" if who.key_id else exchange.peer,
+        )
     session = text_of(headers.get(b"x-drivetrain-session") or headers.get(b"x-session-id"))
     return Call(
         id=exchange.id,
@@ -92,8 +119,12 @@ def trace_of(traceparent: bytes | None) -> Trace:
     """The caller's trace (W3C Trace Context, version 00), or a new one where it told none that can be read."""
     found = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
     if found is None or not found[1].strip(b"0") or not found[2].strip(b"0"):
-        return Trace(id=f"{random.getrandbits(128):032x}")
+        return new_trace()
     return Trace(id=found[1].decode(), parent=found[2].decode(), sampled=bool(int(found[3], 16) & 1))
+
+
+def new_trace() -> Trace:
+    return Trace(id=f"{random.getrandbits(128):032x}")
 
 
 def tags_of(header: bytes | None) -> str:

@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from drivetrain.errors import BadRequest, DrivetrainError, SlowRequest
+from drivetrain.outbox import Outbox
 from drivetrain.server.exchange import Exchange
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -35,6 +36,7 @@ UPGRADE = re.compile(rb"\r\n(?:upgrade|http2-settings):[^\r\n]*", re.IGNORECASE)
 
 class Application(Protocol):
     leaving: bool  # connections end with their next answer: their callers are to come by another way
+    outbox: Outbox  # of all connections
 
     async def handle(self, exchange: Exchange) -> None: ...
 
@@ -46,6 +48,7 @@ class Connection(asyncio.Protocol):
         self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any], _loop: Any = None
     ) -> None:
         self._app: Application = config.loaded_app  # ours, not an ASGI application
+        self._outbox = self._app.outbox
         self._state = server_state
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
@@ -170,7 +173,7 @@ class Connection(asyncio.Protocol):
         self._between = True
         self._head_bytes = 0
         if self._lingering:
-            self._transport.close()
+            self._close()
         if self._reading is not None:
             self._reading.complete()
             self._reading = None
@@ -189,6 +192,7 @@ class Connection(asyncio.Protocol):
             await self._app.handle(exchange)
         finally:
             if not exchange.done:  # it was broken off: the caller must not take what came for the whole
+                self._outbox.flush()  # what came before is his
                 self._transport.abort()
 
     def ended(self, *, keep_alive: bool) -> None:
@@ -198,7 +202,7 @@ class Connection(asyncio.Protocol):
             self._linger()
         elif not keep_alive or self._closing:
             self._closing = True
-            self._transport.close()
+            self._close()
         elif self._waiting:
             self._begin(self._waiting.popleft())
             if self._reading is self._current:  # its body was not whole when the line was held
@@ -227,7 +231,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
-            self._transport.write(data)
+            self._outbox.post(self._loop, self._transport, data)
 
     def hold(self, *, hold: bool) -> None:
         if hold is self._held:
@@ -248,7 +252,8 @@ class Connection(asyncio.Protocol):
         self._closing = True
         if self._current is None:
             head = b"HTTP/1.1 %b\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-            self._transport.write(head % (status, len(text)) + text)
+            self.write(head % (status, len(text)) + text)
+            self._outbox.flush()
             self._transport.write_eof()
             self._loop.call_later(
                 LINGER_S, self._transport.close
@@ -276,7 +281,11 @@ class Connection(asyncio.Protocol):
     def _hang_up(self) -> None:
         if self._current is None:
             self._closing = True
-            self._transport.close()
+            self._close()
+
+    def _close(self) -> None:
+        self._outbox.flush()
+        self._transport.close()
 
     def sweep(self, now_s: float, *, idle_s: float) -> None:
         """Hang up on a caller who is silent too long, or takes too long to say what it wants or to hear the answer."""
@@ -289,7 +298,7 @@ class Connection(asyncio.Protocol):
             allowed_s = idle_s if self._between else HEAD_S
             if now_s - self.quiet_since > allowed_s:
                 self._closing = True
-                self._transport.close()
+                self._close()
 
     def _wait_for_body(self, passed_s: float) -> None:
         """Each byte buys its sender time, up to a limit: who sends one now and then runs out of it."""

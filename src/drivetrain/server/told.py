@@ -1,13 +1,17 @@
 """What an answer's headers tell of the way it came: which engine, how long it waited, its cost, what is left. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from drivetrain.gateway import Receipt
+from drivetrain.governance import Resource
 from drivetrain.quota import Standing
 from drivetrain.server.exchange import Header
 
-UNITS = ("requests", "tokens")
+LIMITS: Mapping[Resource, tuple[bytes, bytes, bytes]] = {  # as OpenAI names them
+    "requests": (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests"),
+    "tokens": (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens"),
+}
 
 
 def headers(receipt: Receipt) -> Sequence[Header]:
@@ -45,22 +49,28 @@ def dollars(micro_usd: int) -> bytes:
     return b"%d.%06d" % divmod(micro_usd, 1_000_000)
 
 
-def _limits(standings: Sequence[Standing]) -> Iterable[Header]:
-    """As OpenAI names them: of several limits of a kind, the one that is nearest to its end."""
-    for unit in UNITS:
-        of_kind = [standing for standing in standings if standing.rule.resource == unit]
-        if not of_kind:
-            continue
-        tightest = min(of_kind, key=lambda standing: standing.remaining / standing.rule.amount)
-        name = unit.encode()
-        yield b"x-ratelimit-limit-" + name, b"%d" % tightest.rule.amount
-        yield b"x-ratelimit-remaining-" + name, b"%d" % max(0, tightest.remaining)
-        yield b"x-ratelimit-reset-" + name, duration(tightest.reset_s)
+def _limits(standings: Sequence[Standing]) -> Sequence[Header]:
+    """Of several of a kind, the one that is nearest to its end."""
+    told: list[Header] = []
+    tightest: dict[Resource, Standing] = {}
+    for each in standings:
+        other = tightest.get(each.rule.resource)
+        if other is None or each.remaining * other.rule.amount < other.remaining * each.rule.amount:
+            tightest[each.rule.resource] = each
+    for unit, (limit, left, reset) in LIMITS.items():
+        if (found := tightest.get(unit)) is not None:
+            remaining, milliseconds = max(0, found.remaining), max(0, round(found.reset_s * 1000))
+            told += (
+                (limit, b"%d" % found.rule.amount),
+                (left, b"%d" % remaining),
+                (reset, duration(milliseconds)),
+            )
+    return told
 
 
-def duration(seconds: float) -> bytes:
+@lru_cache(maxsize=64)  # rates of all kinds are free again at the same moments
+def duration(milliseconds: int) -> bytes:
     """`12ms`, `1.5s`, `6m0s`, `2h3m4s`, as OpenAI writes them."""
-    milliseconds = max(0, round(seconds * 1000))
     if milliseconds < 1000:
         return b"%dms" % milliseconds
     minutes, rest = divmod(milliseconds, 60_000)

@@ -56,7 +56,9 @@ class Sqlite:
         """The ledger's way in. Raises `StoreAway`."""
         try:
             self._prepare()
-            return Rows(_connect(self.path, BUSY_S))
+            connection = _connect(self.path, BUSY_S)
+            connection.execute("PRAGMA temp_store=MEMORY")  # else each batch makes a file, to undo a statement with
+            return Rows(connection)
         except (OSError, sqlite3.Error, Internal) as error:
             raise StoreAway(str(error)) from error
 

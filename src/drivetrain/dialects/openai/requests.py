@@ -99,7 +99,11 @@ def decode_chat(body: bytes) -> Request:
         stream=bool(given.stream),
         include_usage=_include_usage(given),
         user=given.user or given.safety_identifier,
-        source=Source(dialect=LEGACY_CHAT if legacy else CHAT, fields=_fields(body, given.stop, sampling.stop)),
+        source=Source(
+            dialect=LEGACY_CHAT if legacy else CHAT,
+            fields=_fields(body, given.stop, sampling.stop),
+            sampling=sampling,
+        ),
     )
 
 
@@ -143,7 +147,7 @@ def decode_completion(body: bytes) -> Request:
         stream=bool(given.stream),
         include_usage=_include_usage(given),
         user=given.user or given.safety_identifier,
-        source=Source(dialect=COMPLETIONS, fields=_fields(body, given.stop, sampling.stop)),
+        source=Source(dialect=COMPLETIONS, fields=_fields(body, given.stop, sampling.stop), sampling=sampling),
     )
 
 
@@ -338,7 +342,8 @@ def _verbatim(request: Request, source: Source) -> dict[str, Any]:
     body["model"] = request.model
     body["stream"] = True
     body["stream_options"] = _stream_options(source.fields.get("stream_options"))
-    body.update(_unsaid(request.sampling, source.fields))
+    if request.sampling is not source.sampling:  # else they say all of it
+        body.update(_unsaid(request.sampling, source.fields))
     return body
 
 

@@ -94,7 +94,7 @@ class StreamDecoder:
             raise self._failure
         events: list[Event] = []
         try:
-            if data.endswith(_LF_LF) and not self._reader.pending:
+            if data.endswith(_LF_LF) and not self._reader.pending and data.find(b"\r") < 0:
                 self._whole_frames(data, events)
             else:
                 self._other_frames(data, events)
@@ -112,7 +112,7 @@ class StreamDecoder:
                 at = end
                 continue
             end = data.find(b"\n", at)  # not by `in`, which makes an exception for each look that it drops again
-            if data.startswith(_DATA, at) and data.startswith(_LF_LF, end) and data.find(b"\r", at, end) < 0:
+            if data.startswith(_DATA, at) and data.startswith(_LF_LF, end):
                 self._take(data[at + 6 : end], data[at : end + 2] if self._keep else None, events)
             else:
                 end = data.find(_LF_LF, at)

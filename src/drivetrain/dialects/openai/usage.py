@@ -5,6 +5,7 @@ tokens go by many names, and are counted in the others or not.
 """
 
 import re
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -18,6 +19,10 @@ MICRO = 1_000_000  # of a dollar
 
 _encode = msgspec.json.Encoder().encode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
+_details = attrgetter(
+    *sorted({*wire.UsageOut.__struct_fields__} - {"prompt_tokens", "completion_tokens", "total_tokens"})
+)
+_UNTOLD = _details(wire.UsageOut())
 _NO_PROMPT = wire.PromptDetails()
 _NO_COMPLETION = wire.CompletionDetails()
 
@@ -28,6 +33,8 @@ _NO_COMPLETION = wire.CompletionDetails()
 def decode(told: wire.UsageOut | None, timings: wire.TimingsOut | None = None, deltas: int = 0) -> Usage:
     """Usage as reported, zeros included; else llama.cpp's timings; else an estimate: about one token in a frame."""
     if told is not None:
+        if told.prompt_tokens is not None and _details(told) == _UNTOLD:  # as most
+            return Usage(prompt=_count(told.prompt_tokens), completion=_count(told.completion_tokens))
         prompt, completion = _prompt(told), _completion(told)
         if prompt is not None or completion is not None:
             cached, written = _cached(told), _written(told)

@@ -11,6 +11,7 @@ from typing import cast
 
 from drivetrain.engines._http.reader import AnswerReader, Malformed
 from drivetrain.errors import EngineError, EngineFailed, EngineTimeout
+from drivetrain.outbox import Outbox
 
 HIGH_WATER_BYTES = 256 * 1024  # of a body that nobody reads: then the peer has to wait
 STALE_WITHIN_S = 1.0  # a connection that the peer had already closed shows it within a round trip
@@ -20,12 +21,13 @@ class Connection(asyncio.Protocol):
     """`start` a request, `read` its body, then either reuse the connection if it is `idle_ready`, or `abort`."""
 
     __slots__ = (
-        "_busy", "_deadline", "_error", "_label", "_loop", "_on_lost", "_paused", "_sent_s", "_timer", "_timer_s",
-        "_transport", "_used", "_waiter", "idle_until_s", "reader",
+        "_busy", "_deadline", "_error", "_label", "_loop", "_on_lost", "_outbox", "_paused", "_sent_s", "_timer",
+        "_timer_s", "_transport", "_used", "_waiter", "idle_until_s", "reader",
     )  # fmt: skip
 
-    def __init__(self, label: str, on_lost: Callable[["Connection"], None]) -> None:
+    def __init__(self, label: str, outbox: Outbox, on_lost: Callable[["Connection"], None]) -> None:
         self._label = label  # how messages call the engine
+        self._outbox = outbox
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -49,7 +51,7 @@ class Connection(asyncio.Protocol):
         self._busy = True
         self.reader.begin(bodiless=bodiless)
         if len(body) < HIGH_WATER_BYTES:
-            transport.write(head + body)
+            self._outbox.post(self._loop, transport, head + body)
         else:
             transport.writelines((head, body))  # a large body is not copied
         self._sent_s = now = self._loop.time()
@@ -92,11 +94,14 @@ class Connection(asyncio.Protocol):
         self._used = True
         reader, transport = self.reader, self._transport
         clean = reader.complete and reader.reusable and self._error is None
-        # What is still to be sent belongs to a request that was answered early.
-        if clean and not self._paused and transport is not None and not transport.get_write_buffer_size():
+        if clean and not self._paused and transport is not None and not self._unsent(transport):
             return True
         self.abort()
         return False
+
+    def _unsent(self, transport: asyncio.Transport) -> bool:
+        """Whether some of a request that was answered early is still to be sent."""
+        return transport.get_write_buffer_size() > 0 or self._outbox.holds(transport)
 
     def abort(self) -> None:
         """Closes the socket at once. A request that is under way fails."""

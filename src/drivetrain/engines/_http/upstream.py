@@ -13,6 +13,7 @@ from types import TracebackType
 from drivetrain.engines._http.connection import Connection
 from drivetrain.engines._http.origin import common_head, parse_origin, request_head
 from drivetrain.errors import ConnectTimeout, EngineError, EngineFailed, EngineUnavailable
+from drivetrain.outbox import Outbox
 
 MAX_IDLE = 256  # connections kept per origin
 MAX_HINTED_IDLE_S = 60.0  # however long the peer says that it keeps a connection
@@ -79,6 +80,7 @@ class Upstream:
         self._heads: dict[tuple[str, str], bytes] = {}
         self._open: set[Connection] = set()
         self._idle: list[Connection] = []  # the one used last is at the end and goes first
+        self._outbox = Outbox()
         self._sweeper: asyncio.TimerHandle | None = None
         self._closed: asyncio.Event | None = None
 
@@ -226,7 +228,7 @@ class Upstream:
         return connection
 
     def _connection(self) -> Connection:
-        return Connection(self.label, self._lost)
+        return Connection(self.label, self._outbox, self._lost)
 
     def _lost(self, connection: Connection) -> None:
         self._open.discard(connection)
