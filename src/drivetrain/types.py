@@ -378,7 +378,7 @@ class Fold:
             self._add_to(draft, event)
 
     @staticmethod
-    def _add_to(draft: _Draft, event: Content | ChoiceFinished) -> None:
+    def _add_to(draft: _Draft, event: Event) -> None:
         match event:
             case TextDelta():
                 draft.text.append(event.text)

@@ -76,8 +76,7 @@ def _answers(request: Request, fields: Mapping[str, Raw]) -> int:
 
 def _length(request: Request, fields: Mapping[str, Raw], output_tokens: int) -> int:
     """The longest that one answer may be. Engines differ in which of several limits they heed."""
-    limits = [_said(fields, name) for name in LIMITS.intersection(fields)]
-    limits.append(request.sampling.max_tokens)
+    limits = [request.sampling.max_tokens, *[_said(fields, name) for name in LIMITS.intersection(fields)]]
     named = [output_tokens if limit < 0 else limit for limit in limits if limit is not None]
     return max(named, default=output_tokens)
 

@@ -15,12 +15,14 @@ _GRAIN_S = 1e-6  # more than what a Unix time in floating point may lose
 class Window:
     """What was taken of one limit. Only the functions of this module change it."""
 
-    __slots__ = ("counts", "oldest", "total")
+    __slots__ = ("counts", "newest", "oldest", "total", "until_s")
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}  # bucket → what was taken in it
         self.total = 0
         self.oldest = 0  # no bucket of `counts` is older
+        self.newest = 0  # the bucket that was taken from last
+        self.until_s = 0.0  # when that ends
 
 
 def bucket(at_s: float, period_s: float) -> int:
@@ -29,14 +31,15 @@ def bucket(at_s: float, period_s: float) -> int:
 
 def take(window: Window, now_s: float, *, limit: int, period_s: float, cost: int = 1) -> float:
     """Take `cost`, or tell how long to wait: 0 means that it was taken."""
-    number = math.floor(now_s / (period_s / BUCKETS))  # `bucket`: each request under each limit comes by here
-    if window.oldest < number - BUCKETS:
+    if now_s >= window.until_s:  # else nothing more is to be forgotten: each request under each limit comes by here
         _forget(window, now_s, period_s)
+        window.newest = bucket(now_s, period_s)
+        window.until_s = (window.newest + 1) * (period_s / BUCKETS)
     total = window.total + cost
     if total > limit and window.total:
         return wait_s(window, now_s, limit=limit, period_s=period_s, cost=cost)
-    if number in window.counts:
-        window.counts[number] += cost
+    if window.newest in window.counts:
+        window.counts[window.newest] += cost
         window.total = total
     else:
         add(window, now_s, period_s=period_s, cost=cost)

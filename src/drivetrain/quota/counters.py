@@ -12,7 +12,8 @@ from drivetrain.policies import calendars, windows
 from drivetrain.policies.windows import Window
 from drivetrain.quota import Demand, Standing
 
-KINDS: Mapping[Resource, int] = {"requests": 0, "tokens": 1, "concurrency": 2, "money": 3}  # place in `costs`
+REQUESTS, TOKENS, SLOTS, MONEY = range(4)  # places in `costs`
+KINDS: Mapping[Resource, int] = {"requests": REQUESTS, "tokens": TOKENS, "concurrency": SLOTS, "money": MONEY}
 
 
 def costs(demand: Demand) -> tuple[int, int, int, int]:

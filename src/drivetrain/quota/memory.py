@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from drivetrain.governance import Rule
 from drivetrain.quota import Demand, Hold, Refusal, Standing
-from drivetrain.quota.counters import KINDS, Counter, Purse, Rate, RollingPurse, costs, counter
+from drivetrain.quota.counters import KINDS, REQUESTS, Counter, Purse, Rate, RollingPurse, costs, counter
 from drivetrain.quota.seeds import PATIENCE_S, Seed, Seeds
 from drivetrain.ulid import ulid
 
@@ -32,16 +32,17 @@ class _Bond(NamedTuple):
     places: Sequence[_Place]
     takes: Sequence[tuple[Callable[[float, int, int], bool], int, int]]  # of each place: `take`, the amount, the kind
     rates: Sequence[tuple[Callable[[float, Rule], Standing], Rule]]  # of what callers are told of: `standing`
+    owed: Sequence[_Place]  # those that may come to something else than was set aside
 
 
 class _Live:
     """What one request has set aside, at each place of a bond."""
 
-    __slots__ = ("at_s", "costs", "more", "places")
+    __slots__ = ("at_s", "bond", "costs", "more")
 
-    def __init__(self, at_s: float, places: Sequence[_Place], costs: Sequence[int]) -> None:
+    def __init__(self, at_s: float, bond: _Bond, costs: Sequence[int]) -> None:
         self.at_s = at_s
-        self.places = places
+        self.bond = bond
         self.costs = costs  # by kind
         self.more: list[tuple[Counter, int]] = []  # money that was set aside later
 
@@ -101,7 +102,7 @@ class MemoryQuota:
     async def extend(self, hold: Hold, micro_usd: int) -> Hold | Refusal:
         now_s = self._now_s()
         live = self._live[hold.id]
-        money = [place for place in live.places if _in_reach(place.counter, live.at_s, now_s)]
+        money = [place for place in live.bond.places if _in_reach(place.counter, live.at_s, now_s)]
         refusal = None
         for place in money:
             refusal = self._longer(refusal, place, now_s, micro_usd)
@@ -116,7 +117,8 @@ class MemoryQuota:
         live = self._live.pop(hold.id, None)
         if live is not None:
             at_s, cost, came_to = live.at_s, live.costs, costs(spent)
-            for each, kind, _ in live.places:
+            bond, kept = live.bond, cost[REQUESTS] == came_to[REQUESTS]
+            for each, kind, _ in bond.owed if kept else bond.places:
                 each.settle(at_s, cost[kind], came_to[kind])
             for each, micro_usd in live.more:
                 each.settle(at_s, micro_usd, 0)
@@ -154,9 +156,8 @@ class MemoryQuota:
             self._sweep(now_s)
         places = [_Place(self._counter(rule, now_s), KINDS[rule.resource], rule) for rule in rules]
         takes = [(each.take, rule.amount, kind) for each, kind, rule in places]
-        made = _Bond(
-            rules, places, takes, [(each.standing, rule) for each, _, rule in places if isinstance(each, Rate)]
-        )
+        rates = [(each.standing, rule) for each, _, rule in places if isinstance(each, Rate)]
+        made = _Bond(rules, places, takes, rates, [place for place in places if place.kind != REQUESTS])
         if isinstance(rules, tuple):  # else it may change
             if len(self._bonds) >= BONDS:
                 self._bonds.clear()
@@ -182,7 +183,7 @@ class MemoryQuota:
 
     def _hold(self, bond: _Bond, cost: Sequence[int], demand: Demand, now_s: float) -> Hold:
         name = f"{self._name}.{next(self._numbers)}"
-        self._live[name] = _Live(now_s, bond.places, cost)
+        self._live[name] = _Live(now_s, bond, cost)
         standings = [standing(now_s, rule) for standing, rule in bond.rates]
         return Hold(id=name, rules=bond.rules, demand=demand, at_s=now_s, standings=standings)
 

@@ -230,8 +230,7 @@ class Connection(asyncio.Protocol):
         return self._head_lines
 
     def write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._outbox.post(self._loop, self._transport, data)
+        self._outbox.post(self._loop, self._transport, data)
 
     def hold(self, *, hold: bool) -> None:
         if hold is self._held:

@@ -54,9 +54,10 @@ def _limits(standings: Sequence[Standing]) -> Sequence[Header]:
     told: list[Header] = []
     tightest: dict[Resource, Standing] = {}
     for each in standings:
-        other = tightest.get(each.rule.resource)
-        if other is None or each.remaining * other.rule.amount < other.remaining * each.rule.amount:
-            tightest[each.rule.resource] = each
+        rule = each.rule
+        other = tightest.get(rule.resource)
+        if other is None or each.remaining * other.rule.amount < other.remaining * rule.amount:
+            tightest[rule.resource] = each
     for unit, (limit, left, reset) in LIMITS.items():
         if (found := tightest.get(unit)) is not None:
             remaining, milliseconds = max(0, found.remaining), max(0, round(found.reset_s * 1000))
