@@ -122,6 +122,20 @@ async def test_a_bad_file_is_refused_with_its_line_and_the_old_one_stays(tmp_pat
         assert (await server.post("/v1/chat/completions", ASK)).status_code == 200
 
 
+async def test_so_is_one_with_an_option_that_an_engines_kind_does_not_take(tmp_path: Path) -> None:
+    async with FakeUpstream() as upstream, serving(tmp_path, routes(upstream.url)) as server:
+        (tmp_path / "drivetrain.yaml").write_text(
+            f"engines:\n  box: {{kind: openai, url: '{upstream.url}', idle_s: soon}}\n"
+        )
+        server.signal(signal.SIGHUP)
+        async with asyncio.timeout(10):
+            while "the old one stays" not in server.log:
+                await asyncio.sleep(0.02)
+        assert "engines.box.options.idle_s: Expected `float`, got `str`: 'soon'" in server.log
+        assert "drivetrain.yaml:2:" in server.log
+        assert (await server.post("/v1/chat/completions", ASK)).status_code == 200
+
+
 async def test_what_a_flag_of_the_command_line_hides_is_refused_as_well(tmp_path: Path) -> None:
     async with FakeUpstream() as upstream, serving(tmp_path, routes(upstream.url)) as server:  # with --port
         (tmp_path / "drivetrain.yaml").write_text("server:\n  port: abc\n")

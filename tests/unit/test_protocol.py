@@ -275,6 +275,23 @@ async def test_a_broken_off_answer_is_not_taken_for_a_whole_one() -> None:
         writer.close()
 
 
+async def test_what_came_before_an_answer_broke_off_has_been_sent() -> None:
+    async def breaks(exchange: Exchange) -> None:
+        await exchange.start(200, b"text/plain")
+        await exchange.send_body(b"half", more=True)
+        raise asyncio.CancelledError
+
+    async with site(breaks) as served:
+        assert (await served.says(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")).endswith(b"\r\n\r\n4\r\nhalf\r\n")
+
+
+async def test_a_malformed_request_sent_ahead_is_refused_after_the_answer_before_it() -> None:
+    whole = b"POST /1 HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\na"
+    async with site(echo) as served:
+        answer = await served.says(whole + b"NO REQUEST\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
 async def test_silent_and_slow_callers_are_hung_up_on() -> None:
     async with site(echo) as served:
         idle, idle_writer = await served.open()

@@ -27,7 +27,7 @@ from drivetrain.store import ConfigRevision, Store
 
 def _resolve(call: Call, file: Path | None) -> configuration.Resolved:
     path = file or configuration.find(call.home)
-    return configuration.resolve(path, call.environ, kinds=engines.kinds())
+    return configuration.resolve(path, call.environ, kinds=engines.kinds(), options_of=engines.options_of)
 
 
 _FILE = click.argument("file", required=False, type=Existing())

@@ -30,7 +30,7 @@ from drivetrain.cli.crew import Crew, orders
 from drivetrain.cli.exports import Exporter, exporting
 from drivetrain.cli.exports import secrets as sink_secrets
 from drivetrain.config import Config, ConfigError
-from drivetrain.engines import kinds
+from drivetrain.engines import kinds, options_of
 from drivetrain.errors import BadRequest, DrivetrainError, StoreAway
 from drivetrain.server.admin.configuration import Return
 from drivetrain.server.auth import open_door
@@ -98,7 +98,9 @@ class Server:
         self._changing = asyncio.Lock()  # one new configuration at a time
 
     def _resolved(self, path: Path | None) -> configuration.Resolved:
-        return configuration.resolve(path, self._environ, flags=self._flags, kinds=frozenset(kinds()))
+        return configuration.resolve(
+            path, self._environ, flags=self._flags, kinds=frozenset(kinds()), options_of=options_of
+        )
 
     def _load(self) -> Config:
         resolved = self._resolved(configuration.find(self._home))

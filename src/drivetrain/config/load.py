@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from functools import reduce
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,7 +12,7 @@ from drivetrain.config.check import Checker, fields, member_type, section_of
 from drivetrain.config.document import Document
 from drivetrain.config.problems import ConfigError, Path, Place, Problem, dotted, suggestion
 from drivetrain.config.schema import Config, Engine, Policy
-from drivetrain.config.sense import findings
+from drivetrain.config.sense import OptionsOf, findings
 
 FILE = "drivetrain.yaml"
 PREFIX = "DRIVETRAIN_"
@@ -21,6 +21,13 @@ _ALWAYS: Mapping[str, Mapping[str, Any]] = {
     "engines": {"local": Engine(kind="llamacpp")},
     "policies": {"default": Policy()},
 }
+
+
+class Installed(NamedTuple):
+    """What is known of the kinds of engines."""
+
+    kinds: Collection[str] | None
+    options_of: OptionsOf | None
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,17 +71,19 @@ def resolve(
     *,
     flags: Mapping[str, Any] | None = None,
     kinds: Collection[str] | None = None,
+    options_of: OptionsOf | None = None,
 ) -> Resolved:
-    """Like `load`, with origins and warnings."""
+    """Like `load`, with origins and warnings. `options_of` tells the type of a kind's options: they are checked too."""
     whole = document.parse(_read(path), str(path)) if path else Document()
     problems = secrets.expand(whole, environ)
     problems += _overlay(whole, environ)
     checker = Checker(whole)
     whole.data = checker.check(whole.data, Config, ())
     problems += checker.problems
-    config = _sound(whole, problems, path, kinds)
+    installed = Installed(kinds, options_of)
+    config = _sound(whole, problems, path, installed)
     if given := {name: value for name, value in (flags or {}).items() if value is not None}:
-        config = _sound(whole, _flags(whole, given), path, kinds)  # over what is right: a flag hides no mistake
+        config = _sound(whole, _flags(whole, given), path, installed)  # over what is right: a flag hides no mistake
     warnings = tuple(map(str, checker.warnings))
     return Resolved(config=config, origins=_origins(config, whole), warnings=warnings, secrets=frozenset(whole.secret))
 
@@ -113,12 +122,12 @@ def _convert(clean: Any, path: FilePath | None) -> Config:
         raise ConfigError([Problem(Place(str(path)), (), str(error))]) from error
 
 
-def _sound(whole: Document, problems: list[Problem], path: FilePath | None, kinds: Collection[str] | None) -> Config:
+def _sound(whole: Document, problems: list[Problem], path: FilePath | None, installed: Installed) -> Config:
     """The checked values as a configuration that makes sense. Raises the `problems`, or what makes none."""
     if problems:
         raise ConfigError(problems)
     config = _complete(_convert(whole.data, path))
-    if senseless := [Problem(whole.at(where), where, wrong) for where, wrong in findings(config, kinds)]:
+    if senseless := [Problem(whole.at(where), where, wrong) for where, wrong in findings(config, *installed)]:
         raise ConfigError(senseless)
     return config
 

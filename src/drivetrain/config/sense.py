@@ -1,13 +1,17 @@
 """Whether a configuration that fits the schema makes sense: names lead somewhere, addresses can be spoken to."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
+import msgspec
+
+from drivetrain.config.check import brief
 from drivetrain.config.problems import Path, suggestion
 from drivetrain.config.schema import Config, Engine, Policy, Route, Routing, Sink, When
+from drivetrain.config.secrets import HIDDEN, is_secret
 
 _ENGINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?:[0-9]{1,5}")
@@ -22,11 +26,12 @@ _SCHEMES: Mapping[str, Collection[str]] = {
 }
 
 Finding = tuple[Path, str]
+OptionsOf = Callable[[str], type[msgspec.Struct] | None]  # of an installed kind: the type of its options, if it tells
 
 
-def findings(config: Config, kinds: Collection[str] | None) -> Iterator[Finding]:
+def findings(config: Config, kinds: Collection[str] | None, options_of: OptionsOf | None = None) -> Iterator[Finding]:
     """What makes no sense. `kinds` are the engine kinds that are installed, None if that is not to be checked."""
-    yield from _engines(config, kinds)
+    yield from _engines(config, kinds, options_of)
     for name, route in config.models.items():
         yield from _route(config, ("models", name), route)
     for list, names in (("pin", config.residency.pin), ("preload", config.residency.preload)):
@@ -46,7 +51,7 @@ def findings(config: Config, kinds: Collection[str] | None) -> Iterator[Finding]
     yield from _url(("downloads", "ollama"), config.downloads.ollama, "registry")
 
 
-def _engines(config: Config, kinds: Collection[str] | None) -> Iterator[Finding]:
+def _engines(config: Config, kinds: Collection[str] | None, options_of: OptionsOf | None) -> Iterator[Finding]:
     for name, engine in config.engines.items():
         here: Path = ("engines", name)
         if not _ENGINE_NAME.fullmatch(name):
@@ -54,8 +59,26 @@ def _engines(config: Config, kinds: Collection[str] | None) -> Iterator[Finding]
         if kinds is not None and engine.kind not in kinds:
             hint = suggestion(engine.kind, kinds)
             yield (*here, "kind"), f"no installed package offers engines of kind {engine.kind!r}{hint}"
+        elif options_of is not None and engine.options and (told := options_of(engine.kind)) is not None:
+            yield from _options((*here, "options"), engine.options, told)
         yield from _url((*here, "url"), engine.url, "engine")
         yield from _discover(here, engine)
+
+
+def _options(here: Path, given: Mapping[str, Any], told: type[msgspec.Struct]) -> Iterator[Finding]:
+    """Members that the kind of an engine does not know, or that it takes in another form."""
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(told)}
+    for name, value in given.items():
+        where = (*here, name)
+        if name in types:
+            try:
+                msgspec.convert(value, types[name])
+            except msgspec.ValidationError as error:
+                yield where, f"{error}: {HIDDEN if is_secret(where) else brief(value)}"
+        elif told.__struct_config__.forbid_unknown_fields:
+            hint = suggestion(name, (*types, *Engine.__struct_fields__))
+            known = hint if hint.startswith("; did") else suggestion(name, types)
+            yield where, f"is not known to this kind of engine{known}"
 
 
 def _discover(here: Path, engine: Engine) -> Iterator[Finding]:

@@ -29,7 +29,17 @@ from drivetrain.types import (
     Resident,
 )
 
-__all__ = ["GROUP", "Engine", "EngineFactory", "EngineSettings", "Host", "Resident", "kinds", "open_engine"]
+__all__ = [
+    "GROUP",
+    "Engine",
+    "EngineFactory",
+    "EngineSettings",
+    "Host",
+    "Resident",
+    "kinds",
+    "open_engine",
+    "options_of",
+]
 
 GROUP = "drivetrain.engines"
 
@@ -121,6 +131,12 @@ def kinds() -> Mapping[str, EntryPoint]:
                 f"engine kind {entry.name!r} is claimed by both {other.value} and {entry.value}; uninstall one"
             )
     return found
+
+
+def options_of(kind: str) -> type[msgspec.Struct] | None:
+    """The type of the options that an installed kind takes, where its class tells it as `options_type`. Imports it."""
+    told: type[msgspec.Struct] | None = getattr(kinds()[kind].load(), "options_type", None)
+    return told
 
 
 def open_engine(name: str, settings: EngineSettings, host: Host) -> Engine:

@@ -20,7 +20,7 @@ from drivetrain.dialects.ollama import (
     surface_for,
 )
 from drivetrain.engines import EngineSettings, Host
-from drivetrain.engines._remote import call, fetch, open_upstream, stream, url_of
+from drivetrain.engines._remote import RemoteOptions, call, fetch, open_upstream, stream, url_of
 from drivetrain.errors import (
     DrivetrainError,
     EngineError,
@@ -39,6 +39,8 @@ SHOWS_AT_ONCE = 4
 
 class Ollama:
     """An engine of kind `ollama`. It loads a model when it is asked for; `load` and `unload` do so ahead of time."""
+
+    options_type = RemoteOptions
 
     def __init__(self, name: str, settings: EngineSettings, host: Host) -> None:
         self.name = name

@@ -18,7 +18,17 @@ from drivetrain.dialects.openai import (
 )
 from drivetrain.engines import EngineSettings, Host, gauges, llamaserver, logprobs
 from drivetrain.engines._http import Upstream
-from drivetrain.engines._remote import call, fetch, look, open_upstream, probe, remote_options, stream, url_of
+from drivetrain.engines._remote import (
+    RemoteOptions,
+    call,
+    fetch,
+    look,
+    open_upstream,
+    probe,
+    remote_options,
+    stream,
+    url_of,
+)
 from drivetrain.engines.naps import Naps
 from drivetrain.errors import BadRequest, EngineError, EngineFailed
 from drivetrain.types import Embeddings, EmbedRequest, Event, Health, Loaded, Model, Progress, Request
@@ -51,6 +61,8 @@ def split_base(url: str) -> tuple[str, str]:
 class OpenAI:
     """An engine of kind `openai`. Most look after their own models: there is nothing to load or unload. One of kind
     `vllm` may be put to sleep, one of kind `llama-server` may have several models."""
+
+    options_type = RemoteOptions
 
     def __init__(self, name: str, settings: EngineSettings, host: Host) -> None:
         self.name = name

@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
         return self._head_lines
 
     def write(self, data: bytes) -> None:
-        self._outbox.post(self._loop, self._transport, data)
+        self._outbox.post(self._loop, self._transport, data, under_way=len(self._state.tasks))
 
     def hold(self, *, hold: bool) -> None:
         if hold is self._held:

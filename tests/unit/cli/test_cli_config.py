@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from drivetrain import config
+from drivetrain import config, engines
 from tests.unit.cli.kit import Terminal
 
 
@@ -14,11 +14,15 @@ from tests.unit.cli.kit import Terminal
 def file(drivetrain: Terminal) -> Path:
     drivetrain.home.mkdir()
     path = drivetrain.home / "drivetrain.yaml"
-    path.write_text("server: {port: 8080}\nengines: {e: {kind: openai, url: 'http://e', api_key: k-1, wieght: 2}}\n")
+    path.write_text("server: {port: 8080}\nengines: {e: {kind: openai, url: 'http://e', api_key: k-1}}\n")
     return path
 
 
-def test_check_tells_that_a_file_is_valid_and_what_looks_odd(drivetrain: Terminal, file: Path) -> None:
+def test_check_tells_that_a_file_is_valid_and_what_looks_odd(
+    drivetrain: Terminal, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "options_of", lambda kind: None)  # as of a kind that does not tell its options
+    file.write_text(file.read_text().replace("k-1", "k-1, wieght: 2"))
     odd = f"{file}:2:60: engines.e.wieght: is an option of the engine's kind; did you mean 'weight'?"
     assert drivetrain("config", "check") == (0, f"{file}: valid\n", f"Warning: {odd}\n")
     assert drivetrain("config", "check", "--json").json == {"valid": True, "file": str(file), "warnings": [odd]}
@@ -45,6 +49,25 @@ def test_check_tells_problems_to_programs_as_well(drivetrain: Terminal, file: Pa
         "problems": [{"source": str(file), "line": 1, "column": 16, "path": "server.port", "message": wrong}],
     }
     assert (outcome.code, outcome.err) == (2, f"Error: {file}:1:16: server.port: {wrong}\n")
+
+
+def test_check_knows_the_options_of_each_kind(drivetrain: Terminal, file: Path) -> None:
+    file.write_text(
+        "engines:\n"
+        "  e: {kind: openai, url: 'http://e', wieght: 2, colour: red, headers: {a: 1}, idle_s: soon}\n"
+        "  local: {kind: llamacpp, options: {memory_bytes: 4GB}}\n"
+    )
+    known = "ca_file, first_byte_s, headers, idle_s, keep_idle_s, priorities, sleep_idle_s, sleep_level"
+    assert drivetrain("config", "check") == (
+        2,
+        "",
+        "Error: 5 problems\n"
+        f"  {file}:2:46: engines.e.options.wieght: is not known to this kind of engine; did you mean 'weight'?\n"
+        f"  {file}:2:57: engines.e.options.colour: is not known to this kind of engine; known: {known}\n"
+        f"  {file}:2:62: engines.e.options.headers: Expected `str`, got `int` - at `$[...]`: a mapping\n"
+        f"  {file}:2:87: engines.e.options.idle_s: Expected `float`, got `str`: 'soon'\n"
+        f"  {file}:3:51: engines.local.options.memory_bytes: Expected `int | null`, got `str`: '4GB'\n",
+    )
 
 
 def test_check_knows_the_kinds_that_are_installed(drivetrain: Terminal, tmp_path: Path) -> None:

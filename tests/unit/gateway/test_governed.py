@@ -56,6 +56,14 @@ async def test_the_end_of_an_answer_tells_what_the_whole_request_cost() -> None:
     assert receipt.cost_micro_usd == 9
 
 
+async def test_the_ledger_says_what_the_caller_was_told_though_time_has_a_price_and_went_on() -> None:
+    price = Price(id="p", second=3600 * 100 * CENT)
+    gateway, notebook = gateway_over(ScriptedEngine("a", ([HELLO], END, 0.02)), prices=[price])
+    end = (await collect(gateway))[-1]
+    assert isinstance(end, Finished)
+    assert end.usage.cost_micro_usd == notebook.attempts[0].cost_micro_usd > 0
+
+
 async def test_without_a_price_nothing_is_said_of_cost() -> None:
     gateway, notebook = gateway_over(ScriptedEngine("a"))
     end = (await collect(gateway))[-1]

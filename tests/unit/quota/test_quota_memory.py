@@ -38,3 +38,30 @@ async def test_counters_of_keys_that_nobody_uses_any_more_are_dropped(anyio_back
         clock.turn(1)
     assert len(quota._counters) <= SWEEP_COUNTERS
     assert await used(quota, kept) == 7
+
+
+async def test_rules_that_come_together_again_count_at_the_counters_in_force(anyio_backend: str) -> None:
+    """Which the quota remembers by the rules' tuple: others come, and the counters of those that rested are dropped."""
+    clock = Clock()
+    quota = MemoryQuota(clock=clock)
+    together = (rule("tokens", 10), rule("concurrency", 1))
+    quota.settle(await held(quota, together, Demand(tokens=8)), Demand(tokens=8))
+    clock.turn(3600)
+    for number in range(2 * SWEEP_COUNTERS):
+        quota.settle(await held(quota, (rule(name=f"minute {number}"),)), Demand())
+    hold = await held(quota, together, Demand(tokens=9))
+    assert await used(quota, together[0]) == 9
+    await refused(quota, together, Demand(tokens=1))
+    await refused(quota, [together[1]], Demand())
+    quota.settle(hold, Demand(tokens=4))
+    assert (await used(quota, together[0]), await used(quota, together[1])) == (4, 0)
+
+
+async def test_a_rule_that_was_changed_counts_anew_for_everybody(anyio_backend: str) -> None:
+    quota = MemoryQuota()
+    by_minute, by_day = (rule(name="r", amount=2),), (rule(name="r", amount=2, per="day"),)
+    await held(quota, by_minute)
+    await held(quota, by_day)
+    await held(quota, by_day)
+    await refused(quota, by_day, Demand())
+    assert await used(quota, by_day[0]) == 2

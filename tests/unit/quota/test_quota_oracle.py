@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 PERIOD_S = {"minute": 60, "hour": 3600, "day": 86_400}
 BERLIN = ZoneInfo("Europe/Berlin")
-RULES = [
+RULES = (  # a tuple, as the gateway has it: who counts them may know it again
     rule("requests", 4),
     rule("requests", 7, "day"),
     rule("tokens", 100),
@@ -28,7 +28,7 @@ RULES = [
     rule("money", 90, "day", zone="Europe/Berlin"),
     rule("money", 70, "hour", rolling=True, name="rolling"),
     rule("money", 30, "day", name="soft", hard=False),
-]
+)
 _prefixes = count()
 
 

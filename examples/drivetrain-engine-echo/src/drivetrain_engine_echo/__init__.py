@@ -33,6 +33,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Echo:
+    options_type = Options
+
     def __init__(self, name: str, settings: EngineSettings, host: Host) -> None:
         try:
             options = msgspec.convert(settings.options, Options)

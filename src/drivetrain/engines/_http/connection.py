@@ -43,15 +43,16 @@ class Connection(asyncio.Protocol):
         self.reader = AnswerReader()
         self.idle_until_s = 0.0
 
-    async def start(self, head: bytes, body: bytes, *, bodiless: bool, first_byte_s: float) -> None:
-        """Sends a request and returns when status and headers are there. Aborts the connection on any failure."""
+    async def start(self, head: bytes, body: bytes, *, bodiless: bool, first_byte_s: float, under_way: int = 1) -> None:
+        """Sends a request and returns when status and headers are there. Aborts the connection on any failure.
+        `under_way`: so many requests are, with this one."""
         transport = self._transport
         if transport is None:  # lost between its making and this call
             raise EngineFailed(f"{self._label} closed the connection at once")
         self._busy = True
         self.reader.begin(bodiless=bodiless)
         if len(body) < HIGH_WATER_BYTES:
-            self._outbox.post(self._loop, transport, head + body)
+            self._outbox.post(self._loop, transport, head + body, under_way=under_way)
         else:
             transport.writelines((head, body))  # a large body is not copied
         self._sent_s = now = self._loop.time()

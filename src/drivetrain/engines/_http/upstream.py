@@ -145,7 +145,8 @@ class Upstream:
         connection = self._take_idle()
         if connection is not None:
             try:
-                await connection.start(head, body, bodiless=bodiless, first_byte_s=first_byte_s)
+                under_way = len(self._open) - len(self._idle)
+                await connection.start(head, body, bodiless=bodiless, first_byte_s=first_byte_s, under_way=under_way)
                 return connection
             except EngineError:
                 if not connection.stale():

@@ -48,6 +48,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class LlamaCpp:
     """An engine of kind `llamacpp`. Every call that needs a model loads it first."""
 
+    options_type = Options
+
     def __init__(self, name: str, entry: EngineSettings, host: Host) -> None:
         try:
             options = msgspec.convert(entry.options, Options)
