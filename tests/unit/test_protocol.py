@@ -10,13 +10,19 @@ import pytest
 
 from drivetrain.config.schema import Server
 from drivetrain.errors import DrivetrainError
-from drivetrain.outbox import Outbox
+from drivetrain.outbox import CROWD, Outbox
 from drivetrain.server.exchange import BUFFER_BYTES, Exchange
 from drivetrain.server.listen import Listener, tcp_socket
 from drivetrain.server.protocol import HEAD_S, MAX_HEAD_BYTES, Connection
 
 pytestmark = pytest.mark.anyio
 Handler = Callable[[Exchange], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True, params=[0, CROWD], ids=["crowded", "alone"])
+def crowd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether answers wait for the end of a turn of the loop, as among many, or not."""
+    monkeypatch.setattr("drivetrain.outbox.CROWD", request.param)
 
 
 class Site:
@@ -285,11 +291,30 @@ async def test_what_came_before_an_answer_broke_off_has_been_sent() -> None:
         assert (await served.says(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")).endswith(b"\r\n\r\n4\r\nhalf\r\n")
 
 
-async def test_a_malformed_request_sent_ahead_is_refused_after_the_answer_before_it() -> None:
-    whole = b"POST /1 HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\na"
+class Recorder(asyncio.Transport):
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write_eof(self) -> None: ...
+
+
+async def test_what_is_no_request_is_refused_after_the_answer_before_it() -> None:
     async with site(echo) as served:
-        answer = await served.says(whole + b"NO REQUEST\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 200 ")
+        connection, transport = Connection(served.listener.config, served.listener.server_state, {}), Recorder()
+        connection.connection_made(transport)
+        connection.write(b"answer ")
+        connection.data_received(b"NO REQUEST\r\n\r\n")
+        served.listener.server_state.connections.clear()
+    assert transport.sent.startswith(b"answer HTTP/1.1 400 Bad Request\r\n")
 
 
 async def test_silent_and_slow_callers_are_hung_up_on() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from drivetrain.errors import StoreAway
@@ -85,13 +85,13 @@ def money(micro_usd: int) -> Demand:
 ONE = Demand()
 
 
-async def held(quota: Quota, rules: list[Rule], demand: Demand = ONE) -> Hold:
+async def held(quota: Quota, rules: Sequence[Rule], demand: Demand = ONE) -> Hold:
     answer = await quota.reserve(rules, demand)
     assert isinstance(answer, Hold), answer
     return answer
 
 
-async def refused(quota: Quota, rules: list[Rule], demand: Demand = ONE) -> Refusal:
+async def refused(quota: Quota, rules: Sequence[Rule], demand: Demand = ONE) -> Refusal:
     answer = await quota.reserve(rules, demand)
     assert isinstance(answer, Refusal), answer
     return answer
@@ -102,7 +102,7 @@ def wait_of(refusal: Refusal) -> float:
     return refusal.wait_s
 
 
-async def admitted(quota: Quota, rules: list[Rule], demand: Demand = ONE, *, times: int) -> list[Hold]:
+async def admitted(quota: Quota, rules: Sequence[Rule], demand: Demand = ONE, *, times: int) -> list[Hold]:
     """Of so many reservations at once, those that were let in."""
     answers = await asyncio.gather(*(quota.reserve(rules, demand) for _ in range(times)))
     return [answer for answer in answers if isinstance(answer, Hold)]
@@ -112,7 +112,7 @@ async def used(quota: Quota, one: Rule) -> int:
     return (await quota.spent([one]))[one.id]
 
 
-async def nothing_is_used(quota: Quota, rules: list[Rule]) -> bool:
+async def nothing_is_used(quota: Quota, rules: Sequence[Rule]) -> bool:
     return not any((await quota.spent(rules)).values())
 
 
