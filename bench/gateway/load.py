@@ -28,12 +28,13 @@ class Effort:
     rounds: int
     run_s: int
     warm_s: int
+    pairs: int  # of runs by which two gateways are compared in turns
     first_tokens: int  # zero-delay streams, one after another
     paced: int  # paced streams (0.33 s each), one after another; ten times as many by ten callers
 
 
-WHOLE = Effort(rounds=3, run_s=4, warm_s=2, first_tokens=100, paced=10)
-QUICK = Effort(rounds=1, run_s=2, warm_s=1, first_tokens=50, paced=4)
+WHOLE = Effort(rounds=2, run_s=4, warm_s=2, pairs=6, first_tokens=100, paced=10)
+QUICK = Effort(rounds=1, run_s=2, warm_s=1, pairs=2, first_tokens=50, paced=4)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from leaving import Leaving, measure_leaving
 from load import Delays, Effort, Kind, Load, Spread, measure_delays, measure_load, settle, wrk
 from processes import Failed, busy_fraction
 from subjects import Subject
+from turns import Turns
 
 KINDS: tuple[Kind, ...] = ("plain", "stream")
 CONNECTIONS = (10, 1)
@@ -48,6 +49,7 @@ class Baseline:
 @dataclass
 class Report:
     results: dict[str, Result] = field(default_factory=dict)
+    turns: list[Turns] = field(default_factory=list)
     machine: Mapping[str, str] = field(default_factory=dict)
 
     def baseline(self) -> Baseline | None:

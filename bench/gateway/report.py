@@ -48,6 +48,7 @@ def record(report: Report) -> dict[str, Any]:
     return {
         "machine": dict(report.machine),
         "results": {name: asdict(result) for name, result in report.results.items()},
+        "turns": [asdict(turns) for turns in report.turns],
         "targets": [asdict(verdict) for verdict in verdicts(report)],
     }
 
@@ -66,6 +67,7 @@ def to_markdown(report: Report) -> str:
         "Added: less the mock's own delay, p50/p99 of the gateway minus p50 of the mock; paced: a chunk every 10 ms. "
         f"Taken by other work just before each: {busy}.",
         "\n".join(["## Not measured", *failures]) if failures else "",
+        turns_table(report) if report.turns else "",
         "## Targets",
         target_table(report),
     ]
@@ -135,6 +137,21 @@ def row_delays(result: Result, baseline: Baseline | None) -> list[str]:
 
 def after(ms: float | None) -> str:
     return "never" if ms is None else f"{ms:.0f} ms"
+
+
+def turns_table(report: Report) -> str:
+    words = {"plain": "not streamed", "stream": "streamed"}
+    rows = [
+        [
+            f"{each.name} / {each.peer}",
+            words[each.kind],
+            f"{each.middle:.2f}",
+            " – ".join(f"{q:.2f}" for q in each.quartiles),
+        ]
+        for each in report.turns
+    ]
+    heads = ("rates in turns, ten callers", "", "median of the pairs' ratios", "quartiles")
+    return table(heads, rows)
 
 
 def target_table(report: Report) -> str:

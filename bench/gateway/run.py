@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures gateways against a mock that costs nothing, round by round, and writes bench/results/gateway*.
 
-    python bench/gateway/run.py                                everything: a quarter of an hour
+    python bench/gateway/run.py                                everything: twenty minutes
     python bench/gateway/run.py --only drivetrain,smg --quick  a look while working; the direct path always runs
 
 Needs `cc`, `wrk` (Debian: apt install wrk), `node` with `npm` for Portkey. Peers are installed at first use.
@@ -21,6 +21,8 @@ from load import QUICK, WHOLE
 from measure import Report, Result, measure, merged
 from report import machine, record, to_markdown
 from subjects import SUBJECTS
+from targets import COMPARED
+from turns import take_turns
 
 RESULTS = HERE.parent / "results"
 
@@ -39,6 +41,9 @@ def main() -> int:
         for name in arguments.only:
             found[name].append(measure(SUBJECTS[name], effort, arguments.drivetrain))
     report.results = {name: merged(results) for name, results in found.items()}
+    for name, peer in COMPARED:
+        if {name, peer} <= set(arguments.only):
+            report.turns += take_turns(name, peer, effort, arguments.drivetrain)
     print(to_markdown(report))
     if arguments.out:
         write_figures(arguments.out, "gateway", record(report))

@@ -10,7 +10,6 @@ from load import Kind
 from measure import Report, Result
 from subjects import DRIVETRAIN, GOVERNED
 
-CONNECTIONS = 10
 Value = Callable[[Report], float | None]
 
 
@@ -35,19 +34,13 @@ class Verdict:
 
 
 def ratio(peer: str, kind: Kind, name: str = DRIVETRAIN.name) -> Value:
-    """Drivetrain's requests per second as a multiple of a peer's."""
+    """Drivetrain's requests per second as a multiple of a peer's, both in turns."""
 
     def value(report: Report) -> float | None:
-        ours, theirs = rate(report, name, kind), rate(report, peer, kind)
-        return ours / theirs if ours and theirs else None
+        found = (each for each in report.turns if (each.name, each.peer, each.kind) == (name, peer, kind))
+        return next((each.middle for each in found), None)
 
     return value
-
-
-def rate(report: Report, name: str, kind: Kind) -> float | None:
-    result = report.results.get(name)
-    load = result.load(kind, CONNECTIONS) if result else None
-    return load.requests_per_s if load else None
 
 
 def ours(read: Callable[[Result], float | None]) -> Value:
@@ -81,6 +74,13 @@ def added_chunk_ms(report: Report, name: str = DRIVETRAIN.name) -> float | None:
     return result.delays.paced_chunk.p50_ms - baseline.paced_chunk_ms
 
 
+# What is compared in turns: a gateway and its peer.
+COMPARED = (
+    (DRIVETRAIN.name, "smg"),
+    (GOVERNED.name, DRIVETRAIN.name),
+    (DRIVETRAIN.name, "portkey"),
+    (DRIVETRAIN.name, "litellm"),
+)
 TARGETS = (
     Target("non-stream rate / LiteLLM", "at least", 60, "x", ratio("litellm", "plain")),
     Target("stream rate / LiteLLM", "at least", 60, "x", ratio("litellm", "stream")),

@@ -82,7 +82,7 @@ def test_a_setting_that_it_refuses_keeps_the_server_from_starting(installed: Pat
     words = ("serve", "--home", tmp_path, "--port", "0")
     done = subprocess.run([COMMAND, *words], env=environ, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    wrong = "2:25: engines.parrot.options.volume: is not known to this kind of engine; known: pause_s"
+    wrong = "2:32: engines.parrot.options.volume: is not known to this kind of engine; known: pause_s"
     assert f"{tmp_path / 'drivetrain.yaml'}:{wrong}" in done.stderr
 
 

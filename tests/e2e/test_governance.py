@@ -50,6 +50,7 @@ async def test_two_replicas_of_two_workers_admit_exactly_as_many_requests_as_the
     async with replicas(replicated, mock, count=2, workers=2) as servers:
         key = await replicated.key("ci")
         await replicated.command("limits", "set", "--key", "ci", "--requests-per-minute", "100")
+        await asyncio.sleep(1.0)  # the stated bound for a change to be known everywhere
         assert await statuses(servers, key, CHAT, chat(), 400) == {200: 100, 429: 300}
         async with client(servers[0], key) as caller:
             refused = await caller.post(CHAT, json=chat())
@@ -64,6 +65,7 @@ async def test_the_workers_of_one_server_count_together_without_redis(tmp_path: 
     async with replicas(place, mock, workers=2) as (server,):
         key = await place.key("ci")
         await place.command("limits", "set", "--key", "ci", "--requests-per-minute", "100")
+        await asyncio.sleep(1.0)  # the stated bound for a change to be known everywhere
         assert await statuses([server], key, CHAT, chat(), 300) == {200: 100, 429: 200}
 
 

@@ -306,6 +306,8 @@ class Recorder(asyncio.Transport):
 
     def write_eof(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 async def test_what_is_no_request_is_refused_after_the_answer_before_it() -> None:
     async with site(echo) as served:
