@@ -18,6 +18,7 @@ STREAM_EVENTS = 34
 PACE_MS = 10
 SETTLE_S = 30.0
 Kind = Literal["plain", "stream"]
+KINDS: tuple[Kind, ...] = ("plain", "stream")
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from gateway import Running, install, running
 from leaving import Leaving, measure_leaving
-from load import Delays, Effort, Kind, Load, Spread, measure_delays, measure_load, settle, wrk
+from load import KINDS, Delays, Effort, Kind, Load, Spread, measure_delays, measure_load, settle, wrk
 from processes import Failed, busy_fraction
 from subjects import Subject
 from turns import Turns
 
-KINDS: tuple[Kind, ...] = ("plain", "stream")
 CONNECTIONS = (10, 1)
 
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway import Running, install, running
-from load import Effort, Kind, measure_load, settle, wrk
+from load import KINDS, Effort, Kind, measure_load, settle, wrk
 from processes import Failed
 from subjects import SUBJECTS
 
 CONNECTIONS = 10
-KINDS: tuple[Kind, ...] = ("plain", "stream")
 
 
 @dataclass(frozen=True)

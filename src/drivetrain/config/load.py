@@ -1,9 +1,9 @@
 """One configuration from its layers: flag > environment > file > default, and which layer each value came from."""
 
-from collections.abc import Collection, Mapping
-from functools import reduce
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial, reduce
 from pathlib import Path as FilePath
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -12,22 +12,16 @@ from drivetrain.config.check import Checker, fields, member_type, section_of
 from drivetrain.config.document import Document
 from drivetrain.config.problems import ConfigError, Path, Place, Problem, dotted, suggestion
 from drivetrain.config.schema import Config, Engine, Policy
-from drivetrain.config.sense import OptionsOf, findings
+from drivetrain.config.sense import Finding, OptionsOf, findings
 
 FILE = "drivetrain.yaml"
 PREFIX = "DRIVETRAIN_"
+Sense = Callable[[Config], Iterable[Finding]]
 _JOINT = "__"  # DRIVETRAIN_SERVER__PORT is server.port
 _ALWAYS: Mapping[str, Mapping[str, Any]] = {
     "engines": {"local": Engine(kind="llamacpp")},
     "policies": {"default": Policy()},
 }
-
-
-class Installed(NamedTuple):
-    """What is known of the kinds of engines."""
-
-    kinds: Collection[str] | None
-    options_of: OptionsOf | None
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,10 +74,10 @@ def resolve(
     checker = Checker(whole)
     whole.data = checker.check(whole.data, Config, ())
     problems += checker.problems
-    installed = Installed(kinds, options_of)
-    config = _sound(whole, problems, path, installed)
+    sense = partial(findings, kinds=kinds, options_of=options_of)
+    config = _sound(whole, problems, path, sense)
     if given := {name: value for name, value in (flags or {}).items() if value is not None}:
-        config = _sound(whole, _flags(whole, given), path, installed)  # over what is right: a flag hides no mistake
+        config = _sound(whole, _flags(whole, given), path, sense)  # over what is right: a flag hides no mistake
     warnings = tuple(map(str, checker.warnings))
     return Resolved(config=config, origins=_origins(config, whole), warnings=warnings, secrets=frozenset(whole.secret))
 
@@ -122,12 +116,12 @@ def _convert(clean: Any, path: FilePath | None) -> Config:
         raise ConfigError([Problem(Place(str(path)), (), str(error))]) from error
 
 
-def _sound(whole: Document, problems: list[Problem], path: FilePath | None, installed: Installed) -> Config:
+def _sound(whole: Document, problems: list[Problem], path: FilePath | None, sense: Sense) -> Config:
     """The checked values as a configuration that makes sense. Raises the `problems`, or what makes none."""
     if problems:
         raise ConfigError(problems)
     config = _complete(_convert(whole.data, path))
-    if senseless := [Problem(whole.at(where), where, wrong) for where, wrong in findings(config, *installed)]:
+    if senseless := [Problem(whole.at(where), where, wrong) for where, wrong in sense(config)]:
         raise ConfigError(senseless)
     return config
 

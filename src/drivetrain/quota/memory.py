@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from drivetrain.governance import Rule
-from drivetrain.quota import Demand, Hold, Refusal, Standing
+from drivetrain.quota import Demand, Hold, Refusal
 from drivetrain.quota.counters import KINDS, REQUESTS, Counter, Purse, Rate, RollingPurse, costs, counter
 from drivetrain.quota.seeds import PATIENCE_S, Seed, Seeds
 from drivetrain.ulid import ulid
@@ -30,8 +30,7 @@ class _Bond(NamedTuple):
 
     rules: Sequence[Rule]
     places: Sequence[_Place]
-    takes: Sequence[tuple[Callable[[float, int, int], bool], int, int]]  # of each place: `take`, the amount, the kind
-    rates: Sequence[tuple[Callable[[float, Rule], Standing], Rule]]  # of what callers are told of: `standing`
+    rates: Sequence[tuple[Rate, Rule]]  # what callers are told of
     owed: Sequence[_Place]  # those that may come to something else than was set aside
 
 
@@ -84,11 +83,11 @@ class MemoryQuota:
             now_s = self._now_s()
             bond = self._bond(rules, now_s)
         cost = costs(demand)
-        for number, (take, amount, kind) in enumerate(bond.takes):
-            if not take(now_s, amount, cost[kind]):
-                if bond.rules[number].hard:
+        for number, (each, kind, rule) in enumerate(bond.places):
+            if not each.take(now_s, rule.amount, cost[kind]):
+                if rule.hard:
                     return self._refuse(bond, number, cost, now_s)
-                bond.places[number].counter.force(now_s, cost[kind])
+                each.force(now_s, cost[kind])
         return self._hold(bond, cost, demand, now_s)
 
     def force(self, rules: Sequence[Rule], demand: Demand) -> Hold:
@@ -155,9 +154,8 @@ class MemoryQuota:
         if len(self._counters) >= self._sweep_at:
             self._sweep(now_s)
         places = [_Place(self._counter(rule, now_s), KINDS[rule.resource], rule) for rule in rules]
-        takes = [(each.take, rule.amount, kind) for each, kind, rule in places]
-        rates = [(each.standing, rule) for each, _, rule in places if isinstance(each, Rate)]
-        made = _Bond(rules, places, takes, rates, [place for place in places if place.kind != REQUESTS])
+        rates = [(each, rule) for each, _, rule in places if isinstance(each, Rate)]
+        made = _Bond(rules, places, rates, [place for place in places if place.kind != REQUESTS])
         if isinstance(rules, tuple):  # else it may change
             if len(self._bonds) >= BONDS:
                 self._bonds.clear()
@@ -184,7 +182,7 @@ class MemoryQuota:
     def _hold(self, bond: _Bond, cost: Sequence[int], demand: Demand, now_s: float) -> Hold:
         name = f"{self._name}.{next(self._numbers)}"
         self._live[name] = _Live(now_s, bond, cost)
-        standings = [standing(now_s, rule) for standing, rule in bond.rates]
+        standings = [each.standing(now_s, rule) for each, rule in bond.rates]
         return Hold(id=name, rules=bond.rules, demand=demand, at_s=now_s, standings=standings)
 
     def _refuse(self, bond: _Bond, taken: int, cost: Sequence[int], now_s: float) -> Refusal:

@@ -4,6 +4,8 @@ import math
 import random
 import re
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -13,13 +15,11 @@ from drivetrain.policies.classes import class_of
 from drivetrain.server.exchange import Exchange
 from drivetrain.types import Source
 
-# What a caller may tell of a request in headers.
+# What `_told` looks for.
 HEARD = frozenset(
     {
         b"cache-control",
-        b"traceparent",
         b"x-drivetrain-no-fallback",
-        b"x-drivetrain-priority",
         b"x-drivetrain-prompt",
         b"x-drivetrain-region",
         b"x-drivetrain-session",
@@ -37,36 +37,32 @@ _TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 def call_of(exchange: Exchange, dialect: str, receipt: Receipt | None = None, source: Source | None = None) -> Call:
     """Raises `BadRequest` for a header of ours that cannot be read."""
     headers, who = exchange.headers, exchange.who
-    if HEARD.isdisjoint(headers):  # as most
-        return Call(
-            id=exchange.id,
-            dialect=dialect,
-            received_s=time.time(),
-            who=who,
-            trace=new_trace(),
-            receipt=receipt,
-            priority=class_of(None, source, who.priority),
-            client="" if who.key_id else exchange.peer,
-        )
-    session = text_of(headers.get(b"x-drivetrain-session") or headers.get(b"x-session-id"))
+    told = {} if HEARD.isdisjoint(headers) else _told(headers)  # nothing, as most
     return Call(
         id=exchange.id,
         dialect=dialect,
         received_s=time.time(),
         who=who,
         trace=trace_of(headers.get(b"traceparent")),
-        tags=tags_of(headers.get(b"x-drivetrain-tags")),
         receipt=receipt,
-        timeout_s=timeout_of(headers.get(b"x-drivetrain-timeout-ms")),
-        read_timeout_s=read_timeout_of(headers.get(b"x-stainless-read-timeout")),
-        alone=alone(headers.get(b"x-drivetrain-no-fallback")),
         priority=class_of(headers.get(b"x-drivetrain-priority"), source, who.priority),
-        session=session,
-        region=text_of(headers.get(b"x-drivetrain-region")),
-        client="" if who.key_id or session else exchange.peer,
-        prompt=text_of(headers.get(b"x-drivetrain-prompt")),
-        fresh=fresh(headers.get(b"cache-control")),
+        client="" if who.key_id or told.get("session") else exchange.peer,
+        **told,
     )
+
+
+def _told(headers: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Members of the call that its headers alone tell. Raises `BadRequest`."""
+    return {
+        "tags": tags_of(headers.get(b"x-drivetrain-tags")),
+        "timeout_s": timeout_of(headers.get(b"x-drivetrain-timeout-ms")),
+        "read_timeout_s": read_timeout_of(headers.get(b"x-stainless-read-timeout")),
+        "alone": alone(headers.get(b"x-drivetrain-no-fallback")),
+        "session": text_of(headers.get(b"x-drivetrain-session") or headers.get(b"x-session-id")),
+        "region": text_of(headers.get(b"x-drivetrain-region")),
+        "prompt": text_of(headers.get(b"x-drivetrain-prompt")),
+        "fresh": fresh(headers.get(b"cache-control")),
+    }
 
 
 def text_of(header: bytes | None) -> str:
@@ -119,12 +115,8 @@ def trace_of(traceparent: bytes | None) -> Trace:
     """The caller's trace (W3C Trace Context, version 00), or a new one where it told none that can be read."""
     found = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
     if found is None or not found[1].strip(b"0") or not found[2].strip(b"0"):
-        return new_trace()
+        return Trace(id=f"{random.getrandbits(128):032x}")
     return Trace(id=found[1].decode(), parent=found[2].decode(), sampled=bool(int(found[3], 16) & 1))
-
-
-def new_trace() -> Trace:
-    return Trace(id=f"{random.getrandbits(128):032x}")
 
 
 def tags_of(header: bytes | None) -> str:

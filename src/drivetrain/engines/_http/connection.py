@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
         self.reader = AnswerReader()
         self.idle_until_s = 0.0
 
-    async def start(self, head: bytes, body: bytes, *, bodiless: bool, first_byte_s: float, under_way: int = 1) -> None:
+    async def start(self, head: bytes, body: bytes, *, bodiless: bool, first_byte_s: float, under_way: int) -> None:
         """Sends a request and returns when status and headers are there. Aborts the connection on any failure.
         `under_way`: so many requests are, with this one."""
         transport = self._transport

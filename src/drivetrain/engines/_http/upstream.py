@@ -125,6 +125,10 @@ class Upstream:
     def idle_connections(self) -> int:
         return len(self._idle)
 
+    @property
+    def _under_way(self) -> int:
+        return len(self._open) - len(self._idle)
+
     # --- one exchange -------------------------------------------------------------------------------------------------
 
     async def exchange(
@@ -145,14 +149,15 @@ class Upstream:
         connection = self._take_idle()
         if connection is not None:
             try:
-                under_way = len(self._open) - len(self._idle)
-                await connection.start(head, body, bodiless=bodiless, first_byte_s=first_byte_s, under_way=under_way)
+                await connection.start(
+                    head, body, bodiless=bodiless, first_byte_s=first_byte_s, under_way=self._under_way
+                )
                 return connection
             except EngineError:
                 if not connection.stale():
                     raise
         connection = await self._connect(connect_s)
-        await connection.start(head, body, bodiless=bodiless, first_byte_s=first_byte_s)
+        await connection.start(head, body, bodiless=bodiless, first_byte_s=first_byte_s, under_way=self._under_way)
         return connection
 
     def _head(self, method: str, path: str) -> bytes:
