@@ -91,7 +91,6 @@ def tcp_socket(host: str, port: int, *, advice: str) -> socket.socket:
     except OSError as error:
         bound.close()
         raise BadRequest(f"cannot listen on {host}:{port}: {error.strerror}; {advice}") from error
-    bound.set_inheritable(True)
     return bound
 
 
