@@ -17,7 +17,7 @@ from tests.fakes.manners import ANSWER, WORDS, openai_frames
 from tests.fakes.manners import MODEL as FAKE
 from tests.fakes.replies import Stream
 from tests.fakes.upstream import FakeUpstream
-from tests.kin import commands, ended
+from tests.kin import commands, ended, under
 
 pytestmark = pytest.mark.anyio
 ASK = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}]}
@@ -43,6 +43,14 @@ async def streaming(server: Server, upstream: FakeUpstream) -> AsyncGenerator[ht
 
 
 # --- the real model -------------------------------------------------------------------------------------------------
+
+
+async def test_a_models_worker_does_not_hold_the_servers_port(drivetrain: Server) -> None:
+    """Else the port would stay taken for as long as a worker outlives its server."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    assert (await drivetrain.post("/v1/chat/completions", body)).status_code == 200
+    [worker] = under(drivetrain.pid, "llamacpp/worker.py")
+    assert {connection.laddr for connection in worker.net_connections("tcp")} == set()
 
 
 async def test_a_model_that_is_put_into_the_folder_answers(drivetrain: Server) -> None:
