@@ -359,9 +359,22 @@ def test_sockets_are_private_and_those_of_dead_servers_are_cleared(tmp_path: Pat
 
 
 def test_a_home_too_deep_for_a_socket_gets_a_short_directory_of_its_own(tmp_path: Path) -> None:
-    path = Sockets(tmp_path / ("d" * 100)).next()
-    try:
-        assert len(os.fsencode(path)) <= MAX_PATH_BYTES
-        assert path.parent.stat().st_mode & 0o777 == 0o700
-    finally:
-        path.parent.rmdir()
+    sockets = Sockets(tmp_path / ("d" * 100))
+    path = sockets.next()
+    assert len(os.fsencode(path)) <= MAX_PATH_BYTES
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    sockets.close()
+    assert not path.parent.exists()
+
+
+def test_the_directory_of_the_sockets_goes_with_the_last_of_them(tmp_path: Path) -> None:
+    sockets = Sockets(tmp_path)
+    sockets.close()  # nobody wanted one
+    path = sockets.next()
+    path.touch()
+    sockets.close()
+    assert path.exists()
+    path.unlink()
+    sockets.close()
+    assert not path.parent.exists()
+    assert sockets.next().parent.exists()

@@ -136,6 +136,7 @@ class Fleet:
             owner.cancel()
         if self._owners:
             await asyncio.shield(asyncio.gather(*self._owners, return_exceptions=True))
+        self._sockets.close()
 
     # --- the owner of a model -----------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""The directory of the workers' sockets: private to this user, cleared of what dead servers left behind.
+"""The directory of the workers' sockets: private to this user, cleared of what dead servers left behind, there only while
+a server that has loaded a model runs.
 
 Beside its socket a worker that streams has the page of its counters.
 """
@@ -6,6 +7,7 @@ Beside its socket a worker that streams has the page of its counters.
 import itertools
 import os
 import tempfile
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -20,28 +22,34 @@ class Sockets:
     """Paths for sockets below `state`, or below the system's temporary directory if those would be too long."""
 
     def __init__(self, state: Path) -> None:
-        self._state = state
-        self._directory: Path | None = None
+        self._directory = _directory(state.absolute())
 
     def next(self) -> Path:
         """A path that no socket has."""
-        if self._directory is None:
-            self._directory = _directory(self._state)
+        _prepare(self._directory)
         return self._directory / f"{os.getpid()}-{next(_numbers)}.sock"
+
+    def close(self) -> None:
+        """No socket of ours is left."""
+        with suppress(OSError):  # another server's are, or it was never made
+            self._directory.rmdir()
 
 
 def _directory(state: Path) -> Path:
-    wanted = state.absolute() / "workers"
-    if len(os.fsencode(wanted)) + _NAME_BYTES > MAX_PATH_BYTES:
-        # One for each user and home: the next server there finds, and clears, what was left.
-        home = sha256(os.fsencode(state.absolute())).hexdigest()[:12]
-        wanted = Path(tempfile.gettempdir()) / f"drivetrain-{os.getuid()}-{home}"
-    wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-    wanted.chmod(0o700)  # fails if the directory belongs to somebody else
-    for left in (*wanted.glob("*.sock"), *wanted.glob(f"*{PAGE}")):
+    wanted = state / "workers"
+    if len(os.fsencode(wanted)) + _NAME_BYTES <= MAX_PATH_BYTES:
+        return wanted
+    # One for each user and home: the next server there finds, and clears, what was left.
+    home = sha256(os.fsencode(state)).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"drivetrain-{os.getuid()}-{home}"
+
+
+def _prepare(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)  # fails if the directory belongs to somebody else
+    for left in (*directory.glob("*.sock"), *directory.glob(f"*{PAGE}")):
         if not _alive(left.name.partition("-")[0]):
             left.unlink(missing_ok=True)
-    return wanted
 
 
 def _alive(pid: str) -> bool:
