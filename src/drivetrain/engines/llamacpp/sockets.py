@@ -1,5 +1,5 @@
-"""The directory of the workers' sockets: private to this user, cleared of what dead servers left behind, there only while
-a server that has loaded a model runs.
+"""The directory of the workers' sockets: private to this user, cleared of what dead servers left behind, and there only
+while a server that has loaded a model runs.
 
 Beside its socket a worker that streams has the page of its counters.
 """
