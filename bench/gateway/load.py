@@ -63,6 +63,7 @@ class Delays:
     paced_chunk: Spread  # mock's send → caller's receive, one caller
     paced_chunk_10: Spread  # the same with ten callers
     cpu_us_per_chunk: float  # paced, ten callers
+    cpu_us_per_whole: float  # an answer that is not streamed, of an engine that is paced, ten callers
 
 
 def body(model: str, kind: Kind) -> str:
@@ -144,6 +145,7 @@ def measure_delays(running: Running, effort: Effort) -> Delays:
     cpu_before = running.tree.cpu_s()
     ten = ttft(running, 10, effort.paced * 10)
     cpu_s = running.tree.cpu_s() - cpu_before
+    whole = measure_load(running, "plain", 10, effort)
     running.pace(0)
     return Delays(
         first_token=spread(at_once["first_token_us"]),
@@ -151,6 +153,7 @@ def measure_delays(running: Running, effort: Effort) -> Delays:
         paced_chunk=spread(one["transit_us"]),
         paced_chunk_10=spread(ten["transit_us"]),
         cpu_us_per_chunk=cpu_s * 1e6 / (ten["requests"] * STREAM_EVENTS),
+        cpu_us_per_whole=whole.cpu_us_per_request,
     )
 
 

@@ -125,6 +125,7 @@ def middle_delays(delays: Sequence[Delays]) -> Delays:
         paced_chunk=middle_spread([each.paced_chunk for each in delays]),
         paced_chunk_10=middle_spread([each.paced_chunk_10 for each in delays]),
         cpu_us_per_chunk=statistics.median(each.cpu_us_per_chunk for each in delays),
+        cpu_us_per_whole=statistics.median(each.cpu_us_per_whole for each in delays),
     )
 
 

@@ -159,6 +159,7 @@ class Request(Value, frozen=True, kw_only=True):
     source: Source | None = None
     traceparent: str | None = None  # W3C Trace Context, for the engine
     connect_s: float | None = None  # how long a connection to the engine may take; None: as the engine's entry says
+    gather_s: float = 0.0  # after the first content, pieces of the answer may be kept so long, to be read together
     resumes: bool = False  # the last message is an answer that broke off, which the engine is to go on with
     urgency: int = 1  # for engines with a queue of their own: 0 bulk, 1 default, 2 interactive, 3 system
 

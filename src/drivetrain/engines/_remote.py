@@ -10,7 +10,7 @@ from drivetrain.dialects import Surface
 from drivetrain.engines import EngineSettings
 from drivetrain.engines._http import Answer, Upstream
 from drivetrain.errors import BadRequest, DrivetrainError, EngineFailed
-from drivetrain.types import Event, Finished, Request
+from drivetrain.types import Event, Finished, Progress, Request
 
 MAX_BODY_BYTES = 256 * 2**20  # of an answer that is no stream: lists of models, embeddings
 MAX_ERROR_BYTES = 2**20
@@ -90,13 +90,16 @@ async def stream(
     async with upstream.post(path, body, traceparent=request.traceparent, connect_s=request.connect_s) as answer:
         if answer.status != 200:
             raise await refusal(answer, surface.decode_error)
-        while data := await answer.next():
+        gather_s = 0.0  # the first content is awaited: how soon it comes is measured, and has limits
+        while data := await answer.next(gather_s):
             if not (events := decoder.feed(data)):
                 continue
             yield events
-            if isinstance(events[-1], Finished):
+            if isinstance(last := events[-1], Finished):
                 await answer.drain(DRAIN_S)
                 return
+            if type(last) is not Progress:
+                gather_s = request.gather_s
         yield decoder.close()
 
 

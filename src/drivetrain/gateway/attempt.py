@@ -29,6 +29,7 @@ from drivetrain.gateway.way import Leg
 from drivetrain.policies.classes import RANKS
 from drivetrain.types import Embeddings, EmbedRequest, Event, Finished, ModelSpec, Progress, Request
 
+GATHER_S = 0.1  # of an answer that is given whole, whose growing nobody sees: a silence, or money's end, shows so late
 # Engines that speak a caller's dialect natively know its defaults.
 NATIVE: Mapping[str, str] = {"ollama": "ollama."}
 
@@ -140,6 +141,8 @@ class Attempts:
             "connect_s": visit.policy.timeouts.connect_s,
             "urgency": RANKS[visit.call.priority],
         }
+        if not request.stream:
+            changes["gather_s"] = min(GATHER_S, visit.policy.timeouts.idle_s / 4)
         if entry.policy.keep_alive_s is not None or self._residence.pins:
             changes |= self._residence.kept(request, entry.policy, candidate)
         if settings:

@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from drivetrain.engines._http import Answer, Upstream
+from drivetrain.engines._http.connection import MAX_GATHERED_BYTES
 from drivetrain.engines._http.upstream import reason_of
 from drivetrain.errors import ConnectTimeout, EngineFailed, EngineTimeout, EngineUnavailable
 from tests.fakes import FakeUpstream, Raw, Stream, Whole
@@ -107,6 +108,71 @@ async def test_data_arrives_when_it_is_sent() -> None:
                 got.append(data)
                 gates[len(got) - 1].set()  # only now may the next one be sent
             assert got == [b"0", b"1", b"2"]
+
+
+# --- gathering --------------------------------------------------------------------------------------------------------
+
+
+async def collected(upstream: Upstream, gather_s: float) -> list[bytes]:
+    got = []
+    async with upstream.get("/x") as answer:
+        while data := await answer.next(gather_s):
+            got.append(data)
+    return got
+
+
+async def test_what_is_gathered_is_read_at_the_answers_end() -> None:
+    async with pair() as (server, upstream):
+        server.script("/x", Stream(frames=[b"a", b"b", b"c"], pause_s=0.02))
+        assert await collected(upstream, 60.0) == [b"abc"]
+        assert upstream.idle_connections == 1
+
+
+async def test_what_is_gathered_is_read_when_its_time_is_over() -> None:
+    async with pair() as (server, upstream):
+        server.script("/x", Stream(frames=[b"a", b"b"], cut_after=2, then="stall", pause_s=0.005))
+        began_s = asyncio.get_running_loop().time()
+        async with upstream.get("/x") as answer:
+            assert await answer.next(0.1) == b"ab"
+        assert asyncio.get_running_loop().time() - began_s >= 0.1
+
+
+async def test_a_peer_that_sends_while_it_is_gathered_is_not_silent() -> None:
+    async with pair(idle_s=0.06) as (server, upstream):
+        server.script("/x", Stream(frames=[b"a", b"b"], cut_after=2, then="stall", pause_s=0.04))
+        async with upstream.get("/x") as answer:
+            assert await answer.next(0.2) == b"ab"
+            with pytest.raises(EngineTimeout, match="in its answer"):
+                await answer.next(0.2)
+
+
+@pytest.mark.parametrize("then", ["reset", "close"])
+async def test_what_was_gathered_before_the_break_is_delivered_first(then: Any) -> None:
+    async with pair() as (server, upstream):
+        server.script("/x", Stream(frames=[b"hello"], cut_after=3, then=then, pause_s=0.02))
+        async with upstream.get("/x") as answer:
+            assert await answer.next(60.0) == b"hel"
+            with pytest.raises(EngineFailed, match="engine 'e' broke off its answer"):
+                await answer.next(60.0)
+
+
+async def test_no_more_is_gathered_than_a_little() -> None:
+    async with pair() as (server, upstream):
+        server.script("/x", Stream(frames=[b"a" * 40_000] * 2, cut_after=80_000, then="stall", pause_s=0.02))
+        async with upstream.get("/x") as answer:
+            assert len(await answer.next(60.0)) > MAX_GATHERED_BYTES
+
+
+async def test_a_connection_left_while_it_gathers_is_closed() -> None:
+    async with pair() as (server, upstream):
+        server.script("/x", Stream(frames=[b"a", b"b"], cut_after=2, then="stall", pause_s=0.02))
+        async with upstream.get("/x") as answer:
+            assert await answer.next() == b"a"
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await answer.next(60.0)
+        await server.requests[0].wait_closed()
+        assert upstream.open_connections == 0
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import base64
 import struct
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from drivetrain.engines import Engine, EngineSettings
 from drivetrain.engines.openai import OpenAI, split_base
 from drivetrain.errors import BadRequest, EngineFailed, EngineUnavailable, Unsupported
-from drivetrain.types import Embeddings, EmbedRequest, Health, Model, Usage
-from tests.fakes import FakeUpstream, Raw, Whole
+from drivetrain.types import Embeddings, EmbedRequest, Health, Model, Request, TextDelta, Usage
+from tests.fakes import FakeUpstream, Raw, Stream, Whole
 from tests.fakes.host import NoHost
 from tests.fakes.manners import MODEL, PROMPT_TOKENS
+from tests.fakes.replies import sse
 
 
 def open_engine(url: str | None, *, api_key: str | None = None, **options: Any) -> Engine:
@@ -76,6 +78,20 @@ async def test_the_key_and_further_headers_go_with_every_request() -> None:
         await engine.embed(EmbedRequest(model=MODEL, inputs=("a",)))
         await engine.health()
         assert {(r.headers["authorization"], r.headers["x-org"]) for r in upstream.requests} == {("Bearer k", "o")}
+        await engine.aclose()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_first_content_is_not_gathered_and_what_follows_is(stream: bool) -> None:
+    said = [{"choices": [{"index": 0, "delta": {"content": text}}]} for text in ("Hello", " big", " world")]
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    async with FakeUpstream() as upstream:
+        upstream.script("/v1/chat/completions", Stream(frames=sse(*said, end, "[DONE]"), pause_s=0.02))
+        engine = open_engine(upstream.url)
+        asked = Request(model=MODEL, messages=(), stream=stream, gather_s=0.0 if stream else 60.0)
+        async with aclosing(engine.generate(asked)) as batches:
+            texts = ["".join(e.text for e in events if isinstance(e, TextDelta)) async for events in batches]
+        assert [text for text in texts if text] == (["Hello", " big", " world"] if stream else ["Hello", " big world"])
         await engine.aclose()
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from drivetrain.config.schema import Cache, Hedge, Policy, Retries, Timeouts
 from drivetrain.errors import BadRequest, EngineError, EngineFailed, EngineTimeout, EngineUnavailable
 from drivetrain.gateway import Call, Gateway, Receipt
+from drivetrain.gateway.attempt import GATHER_S
 from drivetrain.types import ChoiceFinished, Finished, Progress, ReasoningDelta, Request, Response, TextDelta, fold
 from tests.fakes.engine import ANSWER, END, HELLO, ROLE, ScriptedEngine, ask, gateway_over, leaving
 
@@ -168,3 +169,15 @@ async def test_it_comes_in_one_batch_when_it_has_ended() -> None:
     async with aclosing(gateway.generate(ask(stream=False), CALL)) as batches:
         (events,) = [events async for events in batches]
     assert [type(event) for event in events][-2:] == [ChoiceFinished, Finished]
+
+
+@pytest.mark.parametrize(
+    ("stream", "idle_s", "gather_s"), [(False, 60.0, GATHER_S), (False, 0.2, 0.05), (True, 60.0, 0.0)]
+)
+async def test_its_pieces_may_be_gathered_but_not_so_long_that_the_engine_looks_silent(
+    stream: bool, idle_s: float, gather_s: float
+) -> None:
+    engine = ScriptedEngine("a")
+    gateway, _ = gateway_over(engine, policy=Policy(timeouts=Timeouts(idle_s=idle_s)))
+    await answer(gateway, ask(stream=stream))
+    assert engine.asked[0].gather_s == gather_s

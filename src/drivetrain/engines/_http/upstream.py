@@ -297,10 +297,10 @@ class Answer:
             joined[name] = f"{joined[name]}, {value}" if name in joined else value
         return joined
 
-    def next(self) -> Awaitable[bytes]:
-        """The next piece of the body, as soon as there is one; b"" at its end. Raises `EngineFailed` if the answer
-        broke off."""
-        return self._entered.read(self._idle_s)
+    def next(self, gather_s: float = 0.0) -> Awaitable[bytes]:
+        """The next piece of the body, as soon as there is one or `gather_s` later with more; b"" at its end. Raises
+        `EngineFailed` if the answer broke off."""
+        return self._entered.read(self._idle_s, gather_s)
 
     async def read(self, limit: int) -> bytes:
         """The rest of the body. Raises `EngineFailed` if it is longer than `limit` bytes."""
