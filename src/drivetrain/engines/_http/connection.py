@@ -104,7 +104,6 @@ class Connection(asyncio.Protocol):
         """The request is over. True if the connection may carry another; else it is closed, which cancels the work."""
         self._busy = False
         self._used = True
-        self._gathered.clear()
         reader, transport = self.reader, self._transport
         clean = reader.complete and reader.reusable and self._error is None
         if clean and not self._paused and transport is not None and not self._unsent(transport):
