@@ -12,7 +12,7 @@ from drivetrain.dialects.openai import CHAT, COMPLETIONS
 from drivetrain.engines import EngineSettings, Host, logprobs
 from drivetrain.engines._remote import stream
 from drivetrain.engines.expertstream import plan
-from drivetrain.engines.llamacpp import choices, embedding, machine, settings, tokens, tools
+from drivetrain.engines.llamacpp import choices, embedding, machine, members, settings, tokens, tools
 from drivetrain.engines.llamacpp.fleet import Fleet, Lease
 from drivetrain.engines.llamacpp.resident import Running
 from drivetrain.engines.llamacpp.watch import Watch
@@ -66,6 +66,7 @@ class LlamaCpp:
         _refuse_to_fill_in(spec, request)
         _refuse_to_weigh_the_prompt(request)
         tools.refuse_others(request)
+        request = members.known(request)
         with self._fleet.lease(request.model, request.options, request.keep_alive_s) as lease:
             while (running := await lease.step()) is None:
                 yield (Progress(stage="queued" if lease.queued else "loading", fraction=lease.fraction),)
