@@ -106,6 +106,7 @@ click.version_option(__version__, prog_name="drivetrain", message="%(prog)s %(ve
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code. What fails is told in one line on standard error."""
+    _open_standard_streams()
     try:
         outcome = app.main(arguments, prog_name="drivetrain", standalone_mode=False)
         sys.stdout.flush()
@@ -118,8 +119,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # Who reads our output has gone, as `head` does. Nothing may be flushed to it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return FAILED
+    except UnicodeEncodeError as error:
+        return _fail(f"{error.object[:60]!r} is not UTF-8, and no other text is taken", FAILED)
+    except OSError as error:
+        if error.filename is None:  # else it is not what we write to
+            _give_up_output()
+        return _fail(f"{error.filename or 'the output'}: {error.strerror or error}", FAILED)
+
+
+def _open_standard_streams() -> None:
+    """A supervisor may start us without: the first files and sockets that are opened would stand in their place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115  # it is open until the end
+
+
+def _give_up_output() -> None:
+    """Nothing may be flushed at exit to where nothing can be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, exit_code: int) -> int:

@@ -42,7 +42,9 @@ class Server:
     def __init__(self, url: str, environ: Mapping[str, str]) -> None:
         from drivetrain import web  # an HTTP client takes long to import; not every command needs one
 
-        key = environ.get("DRIVETRAIN_API_KEY")
+        key = environ.get("DRIVETRAIN_API_KEY", "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise BadRequest("DRIVETRAIN_API_KEY holds characters that no key has; set it to a key of this server")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self.url = url
         self._web = web

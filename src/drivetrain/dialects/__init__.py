@@ -5,8 +5,8 @@
 
 A codec is one *surface* of a dialect: "openai.chat", "openai.completions", "ollama.chat", "ollama.generate".
 Rule of fidelity: if a request came in through the surface that the engine speaks, its unknown members reach the engine
-byte for byte, and the engine's frames reach the caller as they came, but for the model's name and a usage chunk that
-nobody asked for.
+byte for byte, and the engine's frames reach the caller as they came, but for the model's name and chunks without a
+choice, such as that of the usage, which nobody asked for.
 """
 
 from collections.abc import Sequence
@@ -34,6 +34,12 @@ class Reply(Protocol):
 
 class Decoder(Protocol):
     """Reads an engine's stream, cut anywhere, into events. Raises an `EngineError` for an error frame."""
+
+    failure: DrivetrainError | None  # it came behind the events that `feed` gave last, and nothing comes after it
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was asked for has come, and only accounts or the terminal frame may follow."""
 
     def feed(self, data: bytes) -> Sequence[Event]: ...
 

@@ -1,22 +1,25 @@
 """What the engines behind a URL share: their options, an upstream made of their settings, and the exchanges with it."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
 
-from drivetrain.dialects import Surface
+from drivetrain.dialects import Decoder, Surface
 from drivetrain.engines import EngineSettings
 from drivetrain.engines._http import Answer, Upstream
-from drivetrain.errors import BadRequest, DrivetrainError, EngineFailed
-from drivetrain.types import Event, Finished, Progress, Request
+from drivetrain.errors import BadRequest, DrivetrainError, EngineError, EngineFailed
+from drivetrain.types import ChoiceFinished, Event, Finished, Progress, Request
 
 MAX_BODY_BYTES = 256 * 2**20  # of an answer that is no stream: lists of models, embeddings
 MAX_ERROR_BYTES = 2**20
 MAX_PAGE_BYTES = 8 * 2**20  # of metrics
 PROBE_S = 2.0  # a healthy engine answers a free probe sooner
+MOST_RETRY_AFTER_S = 24 * 3600.0  # that an engine is believed
 DRAIN_S = 0.5  # how long to wait for the end of a stream whose last event has come
+ENDING_S = 10.0  # how long to wait for the last event when all choices have finished
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 DecodeError = Callable[[int, bytes], DrivetrainError]
@@ -95,12 +98,35 @@ async def stream(
             if not (events := decoder.feed(data)):
                 continue
             yield events
+            if decoder.failure is not None:
+                raise decoder.failure
             if isinstance(last := events[-1], Finished):
                 await answer.drain(DRAIN_S)
+                return
+            if type(last) is ChoiceFinished and decoder.complete:
+                yield await _ending(answer, decoder)
                 return
             if type(last) is not Progress:
                 gather_s = request.gather_s
         yield decoder.close()
+
+
+async def _ending(answer: Answer, decoder: Decoder) -> Sequence[Event]:
+    """What follows the last choice's finish. An answer that is complete stays so if the engine is lost now, or says no
+    more: what it took is an estimate then."""
+    events: list[Event] = []
+    try:
+        async with asyncio.timeout(ENDING_S):
+            while data := await answer.next():
+                events += decoder.feed(data)
+                if events and isinstance(events[-1], Finished):
+                    await answer.drain(DRAIN_S)
+                    return events
+                if decoder.failure is not None:
+                    break
+    except (EngineError, TimeoutError):
+        pass  # unless the engine told it, which `close` raises again
+    return [*events, *decoder.close()]
 
 
 async def call(
@@ -158,5 +184,5 @@ async def refusal(answer: Answer, decode_error: DecodeError) -> DrivetrainError:
     error = decode_error(answer.status, await answer.read(MAX_ERROR_BYTES))
     retry_after = answer.headers.get("retry-after", "")
     if error.retry_after_s is None and retry_after.isascii() and retry_after.isdigit():
-        error.retry_after_s = float(retry_after)
+        error.retry_after_s = min(float(retry_after), MOST_RETRY_AFTER_S)
     return error

@@ -63,8 +63,9 @@ class Attempts:
                         watch.heard(content=meter.see(events))
                         if purse is not None and meter.deltas > purse.until and meter.reported is None:
                             events = await purse.spend(events)
-                        if meter.reported is not None and (foreign or meter.price is not None):
-                            events = _ended(events, meter, visit, foreign=foreign)
+                        told = meter.reported
+                        if told is not None and (foreign or meter.price is not None or told.estimated):
+                            events = _ended(events, request, meter, visit, foreign=foreign)
                         if meter.first_token_s is None:
                             held += [event for event in events if type(event) is not Progress]
                             if progress := [event for event in events if type(event) is Progress]:
@@ -157,11 +158,14 @@ class Attempts:
         return self._library.lookup(model) if self.member(engine).embedded else None
 
 
-def _ended(events: Sequence[Event], meter: Meter, visit: Visit, *, foreign: bool) -> Sequence[Event]:
-    """An answer's end, with durations for a caller whose dialect has them, and with its price where it has one."""
+def _ended(events: Sequence[Event], request: Request, meter: Meter, visit: Visit, *, foreign: bool) -> Sequence[Event]:
+    """An answer's end, with durations for a caller whose dialect has them, with its price where it has one, and with a
+    count of ours where the engine told none."""
     end = events[-1]
     if type(end) is not Finished:
         return events
+    if end.usage.estimated:
+        end = meter.counted(end, request)
     if foreign:
         end = meter.timed(end)
     if meter.price is not None:

@@ -92,7 +92,7 @@ class Answers:
     def keep(self, policy: str, rule: Cache, key: bytes, events: Sequence[Event]) -> None:
         """Nothing is kept of an answer that was withheld, or has no end, or is too long."""
         plain = [bare for event in events if (bare := _bare(event)) is not None]
-        if not plain or type(plain[-1]) is not Finished or any(map(_withheld, plain)):
+        if not plain or type(plain[-1]) is not Finished or any(map(_withheld, events)):
             return
         packed = _pack(plain)
         size = len(packed) + ENTRY_BYTES
@@ -170,4 +170,7 @@ def _bare(event: Event) -> Event | None:
 
 
 def _withheld(event: Event) -> bool:
-    return isinstance(event, ChoiceFinished) and event.reason == "content_filter"
+    """Not to be given again: it was filtered, or has what only its own dialect can say (custom tools)."""
+    if isinstance(event, ChoiceFinished):
+        return event.reason == "content_filter"
+    return isinstance(event, Finished) and "choices" in event.extra

@@ -174,6 +174,11 @@ class Meter:
             return replace(told, prompt=demand.prompt_tokens(request))
         return told
 
+    def counted(self, finished: Finished, request: Request) -> Finished:
+        """The end of an answer that its engine did not count: the caller is told what the ledger will say."""
+        self.reported = self.usage(request)
+        return replace(finished, usage=self.reported)
+
     def cost(self, usage: Usage) -> prices.Cost:
         """Of this attempt up to now, by the price that was in force when it began."""
         if self.price is None or self.free:

@@ -5,6 +5,7 @@ All functions block and expect the library's lock to be held; call them from a t
 
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -195,14 +196,23 @@ def _retire(models: Path, folder: Path) -> None:
     """Out of sight at once, then gone."""
     grave = models / f".gone-{uuid4().hex}"
     folder.rename(grave)
-    shutil.rmtree(grave)
+    _remove(grave)
 
 
 def sweep(models: Path) -> None:
     """Remove what a process that was killed left half done."""
     for pattern in (".stage-*", ".gone-*"):
         for path in models.glob(pattern):
-            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                _remove(path)
+
+
+def _remove(folder: Path) -> None:
+    """A model's folder may be a link to one on another drive, which stays."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
 
 
 def members_for(id: str, names: Sequence[str], *, created_s: float, **more: Any) -> Members:

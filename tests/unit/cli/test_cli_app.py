@@ -145,6 +145,50 @@ def test_a_reader_that_has_gone_is_no_traceback(drivetrain: Terminal, play: Play
     assert (done.stdout.split()[0], done.stderr) == ("NAME", "")
 
 
+MAIN = [sys.executable, "-c", "import sys; from drivetrain.cli import main; sys.exit(main())"]
+
+
+@pytest.mark.parametrize(("how", "code"), [(">&-", 0), ("<&-", 0), (">/dev/full", 1)])
+def test_standard_streams_that_are_closed_or_full_are_no_traceback(how: str, code: int) -> None:
+    line = f"{shlex.join([*MAIN, 'config', 'schema'])} {how}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    told = "Error: the output: No space left on device\n" if code else ""
+    assert (done.returncode, done.stderr) == (code, told)
+
+
+def test_a_home_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    done = subprocess.run([*MAIN, "serve", "--home", str(file / "home")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"Error: {file}/home/state: Not a directory\n")
+
+
+def test_text_that_is_not_utf_8_is_told(drivetrain: Terminal, play: Play) -> None:
+    play({"POST /api/show": (404, {"error": "?"})})
+    told = drivetrain("show", "caf\udce9")
+    assert (told.code, told.out) == (1, "")
+    assert told.err == 'Error: \'{"model":"caf\\udce9"}\' is not UTF-8, and no other text is taken\n'
+
+
+@pytest.mark.parametrize("key", ["dt-abc\rx", "dt-ü", "dt-\udcff"])
+def test_a_key_that_is_none_is_not_told(
+    key: str, drivetrain: Terminal, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play({"GET /api/tags": (200, {"models": []})})
+    monkeypatch.setenv("DRIVETRAIN_API_KEY", key)
+    told = drivetrain("list")
+    assert (told.code, "DRIVETRAIN_API_KEY holds characters that no key has" in told.err) == (1, True)
+    assert "dt-" not in told.err
+
+
+def test_a_line_break_behind_a_key_is_not_part_of_it(
+    drivetrain: Terminal, play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play({"GET /api/tags": (200, {"models": []})})
+    monkeypatch.setenv("DRIVETRAIN_API_KEY", "dt-abc\r\n")
+    assert drivetrain("list").code == 0
+
+
 def test_a_group_may_have_a_command_that_needs_no_name(drivetrain: Terminal) -> None:
     for words in (["audit"], ["audit", "list"], ["audit", "--kind", "key"], ["audit", "--home", "/nowhere"]):
         assert drivetrain(*words).out == "REVISION   AT   WHO   DID   WHAT   CHANGED\n"

@@ -151,6 +151,8 @@ def test_modelfile_parameters_of_a_wrong_kind_are_refused() -> None:
     for name, text, error in (
         ("num_ctx", "big", "invalid integer value [big] of parameter num_ctx"),
         ("temperature", "hot", "invalid float value [hot] of parameter temperature"),
+        ("temperature", "nan", "invalid float value [nan] of parameter temperature"),
+        ("temperature", "-inf", "invalid float value [-inf] of parameter temperature"),
         ("use_mmap", "perhaps", "invalid boolean value [perhaps] of parameter use_mmap"),
         ("speed", "1", "unknown parameter 'speed'"),
     ):

@@ -26,6 +26,7 @@ from drivetrain.types import (
     ToolCallDelta,
     ToolCallStart,
     Usage,
+    fold,
 )
 
 HEAD = b'data: {"id":"chatcmpl-7","object":"chat.completion.chunk","created":1700000000,"model":"public"'
@@ -345,3 +346,127 @@ def test_a_bare_completion_has_an_id_of_its_kind() -> None:
     assert [chunk["id"] for chunk in forwarded(LLAMA.replace("chatcmpl", "cmpl") % (SAID % "a", 1, ""))][:1] == [
         "cmpl-x"
     ]
+
+
+# --- one answer, one head ---------------------------------------------------------------------------------------------
+
+
+def heads(surface: Any, body: dict[str, Any], *frames: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
+    """The id, time of creation and model of each chunk that a caller gets."""
+    request = surface.decode_request(json.dumps({"model": "public", "stream": True, **body}).encode())
+    reply, decoder = surface.reply(request, id="7", created_s=9), surface.decoder(request)
+    wire = [b"data: %b\n\n" % json.dumps(frame).encode() for frame in frames]
+    batches = [decoder.feed(frame) for frame in (*wire, DONE)]
+    stream = b"".join(reply.encode(event) for events in batches for event in events)
+    chunks = [json.loads(line[6:]) for line in stream.split(b"\n\n") if line.startswith(b"data: {")]
+    return [(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks]
+
+
+THEIRS = {"id": "theirs", "object": "o", "created": 5, "model": "e"}
+CHATTED = {"messages": [{"role": "user", "content": "x"}], "stream_options": {"include_usage": True}}
+
+
+def test_all_chunks_agree_where_one_of_ours_is_the_first() -> None:
+    told = {"content": [{"token": "a", "logprob": -1, "top_logprobs": []}]}
+    text = {"index": 0, "text": "a", "logprobs": told, "finish_reason": None}
+    end = {"index": 0, "text": "", "logprobs": None, "finish_reason": "stop"}
+    frames = [{**THEIRS, "choices": [choice]} for choice in (text, text, end)]
+    assert heads(COMPLETIONS, {"prompt": "p", "logprobs": 0}, *frames) == [("cmpl-7", 9, "public")] * 5
+
+
+@pytest.mark.parametrize("mended", [0, 1])
+def test_all_chunks_agree_where_a_call_is_mended(mended: int) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    deltas: list[dict[str, Any]] = [{"content": "hm"}, {"content": "hm"}]
+    deltas.insert(mended, {"tool_calls": [call]})
+    frames = [{**THEIRS, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    expected = ("chatcmpl-7", 9, "public") if mended == 0 else ("theirs", 5, "public")
+    assert set(heads(CHAT, CHATTED, *frames)) == {expected}
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_first_frame_of_no_id_and_no_time_is_none_for_the_others(asked: bool) -> None:
+    filters = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "prompt_filter_results": []}
+    deltas = [{"content": "a"}, {"content": "b"}]
+    frames = [{**THEIRS, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    body = {**CHATTED, "stream_options": {"include_usage": asked}}
+    told = heads(CHAT, body, filters, *frames)
+    # The finish is ours, and so is the usage that was asked for.
+    assert told == ([("chatcmpl-7", 9, "public")] * 5 if asked else [("theirs", 5, "public")] * 3)
+
+
+# --- what a whole answer keeps ----------------------------------------------------------------------------------------
+
+
+def answered(*frames: dict[str, Any], surface: Any = CHAT) -> Any:
+    """A whole answer to a caller of the dialect that the engine speaks."""
+    asked = {"messages": [{"role": "user", "content": "x"}]} if surface is CHAT else {"prompt": "x"}
+    request = surface.decode_request(json.dumps({"model": "public", **asked}).encode())
+    decoder = surface.decoder(request)
+    events = [event for frame in frames for event in decoder.feed(b"data: %b\n\n" % json.dumps(frame).encode())]
+    (choice,) = json.loads(surface.reply(request, id="7", created_s=9).whole(fold([*events, *decoder.close()])))[
+        "choices"
+    ]
+    return choice
+
+
+def said(finish_reason: str | None = None, *, logprobs: Any = None, more: Any = None, **delta: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason, **(more or {})}
+    return {**THEIRS, "choices": [choice]}
+
+
+def test_a_call_of_a_custom_tool_stays_one() -> None:
+    custom = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "sh", "input": "l"}}
+    rest = {"index": 0, "custom": {"input": "s"}}
+    function = {"index": 1, "id": "b", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    choice = answered(
+        said(tool_calls=[custom]), said(tool_calls=[rest]), said(tool_calls=[function]), said("tool_calls")
+    )
+    assert choice["message"]["tool_calls"] == [
+        {"id": "a", "type": "custom", "custom": {"name": "sh", "input": "ls"}},
+        {"id": "b", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+    ]
+    assert choice["finish_reason"] == "tool_calls"
+
+
+def test_a_refusal_stays_one_with_its_log_probabilities() -> None:
+    tokens = [{"token": "No", "logprob": -0.5, "bytes": None, "top_logprobs": []}]
+    choice = answered(
+        said(refusal="No", logprobs={"content": None, "refusal": tokens}), said(refusal="."), said("stop")
+    )
+    assert choice["message"] == {"role": "assistant", "content": None, "refusal": "No."}
+    assert choice["logprobs"] == {"content": None, "refusal": tokens}
+
+
+def test_a_refusal_after_a_text_leaves_the_text() -> None:
+    choice = answered(said(content="Well. "), said(refusal="No."), said("stop"))
+    assert choice["message"] == {"role": "assistant", "content": "Well. ", "refusal": "No."}
+
+
+def test_members_of_a_choice_that_only_this_dialect_knows_are_kept() -> None:
+    notes, filters = [{"type": "url_citation", "url_citation": {"url": "http://a"}}], {"hate": {"filtered": False}}
+    choice = answered(
+        said(content="a"),
+        said(annotations=notes),
+        said("stop", more={"stop_reason": "END", "content_filter_results": filters}),
+    )
+    assert choice == {
+        "index": 0,
+        "message": {"role": "assistant", "content": "a", "refusal": None, "annotations": notes},
+        "logprobs": None,
+        "finish_reason": "stop",
+        "stop_reason": "END",
+        "content_filter_results": filters,
+    }
+
+
+def test_a_token_that_nothing_precedes_has_no_log_probability() -> None:
+    told = {"tokens": ["a", "b"], "token_logprobs": [None, -1.0], "top_logprobs": [None, {"b": -1.0}]}
+    choice = {"index": 0, "text": "ab", "logprobs": told, "finish_reason": "stop", "stop_reason": 7}
+    assert answered({**THEIRS, "choices": [choice]}, surface=COMPLETIONS) == {
+        "index": 0,
+        "text": "ab",
+        "logprobs": {**told, "text_offset": [0, 1]},
+        "finish_reason": "stop",
+        "stop_reason": 7,
+    }

@@ -516,3 +516,11 @@ def test_neither_surface_says_what_only_the_other_can() -> None:
         CHAT.encode_request(completion(prompt="x"))
     with pytest.raises(Unsupported):
         COMPLETIONS.encode_request(chat())
+
+
+@pytest.mark.parametrize("second", [b"[]", b'"abc"', b"[{}]"])
+def test_a_mistake_in_a_member_that_comes_twice_is_told_by_its_name(second: bytes) -> None:
+    body = b'{"model":"m","messages":[{"role":1}],"messages":%b}' % second
+    with pytest.raises(BadRequest) as caught:
+        CHAT.decode_request(body)
+    assert (caught.value.message, caught.value.param) == ("'messages[0].role' must be a string", "messages[0].role")

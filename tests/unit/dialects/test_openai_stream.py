@@ -25,6 +25,7 @@ from drivetrain.types import (
     Opaque,
     ReasoningDelta,
     Request,
+    Sampling,
     TextDelta,
     Timings,
     TokenLogprob,
@@ -38,6 +39,9 @@ from drivetrain.types import (
 FOREIGN = Request(model="m", stream=True)  # of another dialect: no frames are kept
 RAW = Request(model="m", stream=True, completion=Completion(prompts=("p",)))
 SAME = CHAT.decode_request(b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}')
+WITH_USAGE = CHAT.decode_request(
+    b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"stream_options":{"include_usage":true}}'
+)
 DONE = b"data: [DONE]\n\n"
 
 
@@ -178,6 +182,22 @@ def test_parallel_calls_come_out_as_two_with_their_own_arguments(deltas: list[An
     (choice,) = fold(events).choices
     assert list(choice.tool_calls) == TWO_CALLS
     assert choice.reason == "tool_calls"
+
+
+@pytest.mark.parametrize("request_", [FOREIGN, SAME], ids=["foreign", "same"])
+@pytest.mark.parametrize("names", [("f", "g"), ("f", "f")])
+def test_two_calls_in_one_frame_are_two_even_under_one_index_and_without_ids(
+    names: tuple[str, str], request_: Request
+) -> None:
+    frame = chunk(delta(tool_calls=[call(0, None, name, "{}") for name in names]))
+    (choice,) = fold(read(frame + chunk(delta(finish_reason="tool_calls")) + DONE, request_)).choices
+    assert [(made.name, made.arguments) for made in choice.tool_calls] == [(name, "{}") for name in names]
+
+
+def test_a_name_repeated_without_an_id_goes_on_with_its_call() -> None:
+    frames = [chunk(delta(tool_calls=[call(0, None, "f", piece)])) for piece in ('{"x"', ":1}")]
+    (choice,) = fold(read(b"".join([*frames, chunk(delta(finish_reason="tool_calls")), DONE]))).choices
+    assert [made.arguments for made in choice.tool_calls] == ['{"x":1}']
 
 
 def test_the_reason_is_tool_calls_even_if_the_calls_came_several_frames_before() -> None:
@@ -350,6 +370,11 @@ def test_llama_cpps_timings_become_timings_and_stay_as_they_are() -> None:
     }
 
 
+def test_a_usage_frame_without_counts_does_not_reach_the_caller() -> None:
+    done = read(chunk(delta(content="a", finish_reason="stop")) + chunk(usage={}) + DONE, WITH_USAGE)[-1]
+    assert done == Finished(usage=Usage(completion=1, estimated=True))
+
+
 def test_usage_that_no_engine_told_is_an_estimate() -> None:
     done = read(chunk(delta(content="a")) + chunk(delta(content="b")) + chunk(delta(finish_reason="stop")) + DONE)[-1]
     assert done == Finished(usage=Usage(completion=2, estimated=True))
@@ -387,6 +412,29 @@ def test_an_aborted_answer_is_the_engines_failure(reason: str) -> None:
     events, error = failure(chunk(delta(content="a")) + chunk(delta(finish_reason=reason)))
     assert events == [TextDelta(text="a")]
     assert isinstance(error, EngineFailed)
+
+
+def test_an_error_behind_content_is_known_at_once() -> None:
+    decoder = CHAT.decoder(FOREIGN)
+    assert decoder.feed(chunk(delta(content="a")) + b'data: {"error":{"message":"boom"}}\n\n') == [TextDelta(text="a")]
+    assert decoder.failure is not None
+    assert decoder.failure.message == "boom"
+
+
+@pytest.mark.parametrize(("n", "finished", "complete"), [(1, 1, True), (2, 1, False), (2, 2, True)])
+def test_an_answer_is_complete_when_all_choices_that_were_asked_for_have_finished(
+    n: int, finished: int, complete: bool
+) -> None:
+    decoder = CHAT.decoder(Request(model="m", stream=True, sampling=Sampling(n=n)))
+    decoder.feed(b"".join(chunk(delta(index, content="a")) for index in range(finished)))
+    assert not decoder.complete
+    decoder.feed(b"".join(chunk(delta(index, finish_reason="stop")) for index in range(finished)))
+    assert decoder.complete == complete
+
+
+def test_a_frame_cut_off_behind_a_complete_answer_is_no_failure() -> None:
+    stream = chunk(delta(content="a")) + chunk(delta(finish_reason="stop")) + b'data: {"choices":[],"usage":{"pr'
+    assert read(stream)[1:] == [ChoiceFinished(reason="stop"), Finished(usage=Usage(completion=1, estimated=True))]
 
 
 @pytest.mark.parametrize(
@@ -458,6 +506,24 @@ def test_one_document_instead_of_a_stream_is_read_all_the_same() -> None:
     ]
 
 
+@pytest.mark.parametrize("end", ["\n", "\n\n", "\r\n\r\n", "\n\n\n"])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_document_may_end_in_blank_lines(end: str, indent: int | None) -> None:
+    message = {"role": "assistant", "content": "Hi\n\nyou"}
+    document = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}, indent=indent)
+    body = (document.replace("\n", end[:2] if "\r" in end else "\n") + end).encode()
+    for at in range(len(body)):
+        assert texts(read([body[:at], body[at:]], SAME)) == ["Hi\n\nyou"]
+
+
+def test_a_document_of_many_words_is_many_tokens_where_the_engine_counts_none() -> None:
+    message = {"role": "assistant", "content": "word " * 100}
+    document = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
+    text, _, done = read(document)
+    assert text == TextDelta(text="word " * 100)
+    assert done == Finished(usage=Usage(completion=125, estimated=True))
+
+
 def test_an_error_document_with_status_200_is_raised() -> None:
     _, error = failure(
         b'{"error":{"message":"maximum context length is 512 tokens","type":"BadRequestError","code":400}}'
@@ -469,6 +535,8 @@ def test_a_frame_of_no_meaning_to_us_is_forwarded_only() -> None:
     filters = chunk(prompt_filter_results=[])
     role = chunk(delta(role="assistant"))
     events = read(filters + role + chunk(delta(content="a", finish_reason="stop")) + DONE, SAME)
+    assert events[0] == Opaque(raw=role)  # who did not ask for usage expects a choice in every frame
+    events = read(filters + role + chunk(delta(content="a", finish_reason="stop")) + DONE, WITH_USAGE)
     assert events[:2] == [Opaque(raw=filters), Opaque(raw=role)]
 
 
@@ -486,6 +554,16 @@ def test_a_refusal_is_text() -> None:
 def test_the_stop_sequence_that_was_met_is_told(name: str, met: object, told: str | None) -> None:
     last = {**delta(finish_reason="stop"), name: met}
     assert read(chunk(delta(content="a")) + chunk(last) + DONE)[1] == ChoiceFinished(reason="stop", stop_sequence=told)
+
+
+@pytest.mark.parametrize("delta_", [{"delta": None}, {}])
+def test_a_frame_without_a_delta_does_not_reach_the_caller_as_it_is(delta_: dict[str, Any]) -> None:
+    empty, last = ({"index": 0, **delta_, "finish_reason": reason} for reason in (None, "stop"))
+    text = chunk(delta(content="a"))
+    assert read(text + chunk(empty) + chunk(last) + DONE, SAME)[:2] == [
+        TextDelta(text="a", raw=text),
+        ChoiceFinished(reason="stop"),
+    ]
 
 
 @pytest.mark.parametrize("odd", [{"timings": [1]}, {"usage": "none"}, {"usage": {"prompt_tokens": 1.5}}])

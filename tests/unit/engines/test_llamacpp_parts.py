@@ -214,6 +214,26 @@ def test_a_template_without_words_for_tools_is_kept_whole_behind_the_preface() -
     assert "fold_system = true" in str(tools.with_tools("…"))
 
 
+@pytest.mark.parametrize(
+    ("template", "taken"),
+    [
+        ("HELLO {{ messages[0].content }}", True),
+        ("{% for message in messages %}{{ message.content }}{% endfor %}", True),
+        ("{{ bad", True),  # llama.cpp tells what is wrong with it
+        ("{{ .Prompt }}", False),
+        ("{{- range .Messages }}{{ .Content }}{{ end }}", False),
+        ("{{ if .System }}{{ .System }}{{ end }}{{ .Prompt }}", False),
+        ("{{- $last := 1 }}{{/* a note */}}", False),
+        ("no braces", False),
+        (None, False),
+    ],
+)
+def test_a_models_own_template_is_taken_where_it_is_jinja(template: str | None, taken: bool) -> None:
+    assert tools.jinja(template) == (template if taken else None)
+    of_weights = model(tokenizer__chat_template="{{ tools }}")
+    assert launch(gguf=of_weights, template=template).template == (tools.with_tools(str(template)) if taken else None)
+
+
 def demanding(**members: Any) -> Request:
     message = Message(role="user", content=(Text(text="Hi."),))
     return Request(model="m", messages=(message,), tools=(Tool(name="a"), Tool(name="b")), **members)

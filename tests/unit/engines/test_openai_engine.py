@@ -9,7 +9,7 @@ import pytest
 
 from drivetrain.engines import Engine, EngineSettings
 from drivetrain.engines.openai import OpenAI, split_base
-from drivetrain.errors import BadRequest, EngineFailed, EngineUnavailable, Unsupported
+from drivetrain.errors import BadRequest, EngineFailed, EngineOverloaded, EngineUnavailable, Unsupported
 from drivetrain.types import Embeddings, EmbedRequest, Health, Model, Request, TextDelta, Usage
 from tests.fakes import FakeUpstream, Raw, Stream, Whole
 from tests.fakes.host import NoHost
@@ -92,6 +92,17 @@ async def test_the_first_content_is_not_gathered_and_what_follows_is(stream: boo
         async with aclosing(engine.generate(asked)) as batches:
             texts = ["".join(e.text for e in events if isinstance(e, TextDelta)) async for events in batches]
         assert [text for text in texts if text] == (["Hello", " big", " world"] if stream else ["Hello", " big world"])
+        await engine.aclose()
+
+
+@pytest.mark.parametrize(("said", "believed_s"), [("7", 7.0), ("9" * 30, 86_400.0), ("9" * 400, 86_400.0)])
+async def test_an_engine_is_believed_to_want_peace_for_a_day_at_most(said: str, believed_s: float) -> None:
+    async with FakeUpstream() as upstream:
+        upstream.script("/v1/embeddings", Whole(status=429, body={"error": "later"}, headers={"retry-after": said}))
+        engine = open_engine(upstream.url)
+        with pytest.raises(EngineOverloaded) as caught:
+            await engine.embed(EmbedRequest(model=MODEL, inputs=("a",)))
+        assert caught.value.retry_after_s == believed_s
         await engine.aclose()
 
 

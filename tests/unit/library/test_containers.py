@@ -60,6 +60,19 @@ async def test_and_back_again(library: Library, packed: Path) -> None:
     assert spec.model.digest == sha256(WEIGHTS).removeprefix("sha256:")
 
 
+async def test_a_models_folder_that_is_a_link_goes_and_what_it_points_to_stays(
+    library: Library, home: Path, tmp_path: Path
+) -> None:
+    there = tmp_path / "drive" / "mine"
+    there.mkdir(parents=True)
+    (there / "mine.jns").write_bytes(CONTAINER)
+    (home / "models").mkdir(parents=True)
+    (home / "models" / "mine").symlink_to(there)
+    await library.delete("mine")
+    assert [entry.name for entry in (home / "models").iterdir() if not entry.name.endswith(".lock")] == []
+    assert (there / "mine.jns").exists()
+
+
 async def test_a_file_that_is_no_container_changes_nothing(library: Library, packed: Path) -> None:
     (packed / "bad.jns").write_bytes(CONTAINER[:9000])
     with pytest.raises(BadRequest, match="is it complete"):

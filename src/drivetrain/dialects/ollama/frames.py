@@ -78,7 +78,7 @@ class Decoder:
     An error frame is raised by the call after the one that brought it if events came with it, so that none is lost.
     """
 
-    __slots__ = ("_calls", "_deltas", "_done", "_error", "_keep", "_lines")
+    __slots__ = ("_calls", "_deltas", "_done", "_keep", "_lines", "failure")
 
     def __init__(self, request: Request, surface: str) -> None:
         self._keep = request.source is not None and request.source.dialect == surface
@@ -86,7 +86,11 @@ class Decoder:
         self._calls = 0
         self._deltas = 0  # frames with content: about one token each
         self._done = False
-        self._error: DrivetrainError | None = None
+        self.failure: DrivetrainError | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self._done
 
     def feed(self, data: bytes) -> Sequence[Event]:
         return self._read(self._lines.feed(data))
@@ -95,15 +99,15 @@ class Decoder:
         """Takes a last line without its newline. Raises `EngineFailed` if the final frame never came."""
         rest = self._lines.rest()
         events = self._read([rest] if rest else [])
-        if self._error is not None and not events:
-            raise self._error
-        if not self._done and self._error is None:
+        if self.failure is not None and not events:
+            raise self.failure
+        if not self._done and self.failure is None:
             raise EngineFailed("the engine's stream ended before its final frame")
         return events
 
     def _read(self, lines: Sequence[bytes]) -> Sequence[Event]:
-        if self._error is not None:
-            raise self._error
+        if self.failure is not None:
+            raise self.failure
         events: list[Event] = []
         for line in lines:
             if self._done:  # nothing after the final frame is part of the answer
@@ -113,7 +117,7 @@ class Decoder:
             except DrivetrainError as error:
                 if not events:
                     raise
-                self._error = error
+                self.failure = error
                 break
         return events
 

@@ -3,6 +3,7 @@
 Precedence of a value: request, then the model's parameters, then `DEFAULTS`; the gateway merges in that order.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -81,6 +82,13 @@ def parameter(name: str, text: str) -> Any:
         raise BadRequest(f"invalid {kind.removesuffix('32')} value [{text}] of parameter {name}") from error
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)  # JSON has no word for it
+    return value
+
+
 def _wrong(name: str, kind: str) -> BadRequest:
     return BadRequest(f'option "{name}" must be of type {kind}', param=f"options.{name}")
 
@@ -121,7 +129,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
 _TRUTH = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     _INTEGER: int,
-    _FLOAT: float,
+    _FLOAT: _finite,
     _BOOLEAN: lambda text: _TRUTH[text.lower()],
 }
 

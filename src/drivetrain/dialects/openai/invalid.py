@@ -79,7 +79,8 @@ def _problem(text: str) -> str:
 
 
 def _value_at(body: bytes, path: str) -> tuple[bool, Any]:
-    """The value at a path like `messages[0].role`; not found where the path leads through arbitrary keys."""
+    """The value at a path like `messages[0].role`; not found where the path leads through arbitrary keys, or to a
+    member that comes once more, for it is the last of them that is decoded here."""
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):  # a number out of range, or in what the typed decoder skips
@@ -89,7 +90,10 @@ def _value_at(body: bytes, path: str) -> tuple[bool, Any]:
         key, index = step.groups()
         if step.start() != end:
             return False, None
-        value = value[key] if key else value[int(index)]
+        try:
+            value = value[key] if key else value[int(index)]
+        except (KeyError, IndexError, TypeError):
+            return False, None
         end = step.end()
     return end == len(path) + 1, value
 

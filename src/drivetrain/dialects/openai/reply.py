@@ -1,7 +1,8 @@
 """Answers to callers of chat completions and completions, streamed or whole.
 
 An engine's own frames are forwarded with nothing changed but the model's name, and a creation time that moves. Frames
-of ours take up the id and the time of creation of the engine's, so that all chunks of one answer agree.
+of ours take up the id and the time of creation of the engine's, so that all chunks of one answer agree; where one of
+ours was the first, the engine's take up its own.
 """
 
 import re
@@ -12,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from drivetrain.dialects import sse
-from drivetrain.dialects.openai import errors, logprobs, messages, requests, usage
+from drivetrain.dialects.openai import errors, logprobs, messages, requests, usage, wire
 from drivetrain.errors import DrivetrainError
 from drivetrain.types import (
     Choice,
@@ -26,6 +27,7 @@ from drivetrain.types import (
     Request,
     Response,
     TextDelta,
+    ToolCall,
     ToolCallDelta,
     ToolCallStart,
 )
@@ -36,9 +38,12 @@ _USAGE = re.compile(rb'"usage"\s*:')  # in a text, quotes are escaped; one that 
 _LAST = b"}\n\n"  # of a frame; in a text, line breaks are escaped
 _NO_USAGE = b',"usage":null}\n\n'
 _CHAT_ID = b'"chatcmpl-'  # llama.cpp's, of bare completions too
+_UNSET = frozenset({b'""', b"0", b"null"})  # an id or a time of creation that is none: Azure's first frame has such
+_NOT_APART = wire.Apart()
 _encode = msgspec.json.Encoder().encode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _string = msgspec.json.Decoder(str).decode
+_apart = msgspec.json.Decoder(dict[int, wire.Apart]).decode
 
 
 class Frames:
@@ -78,13 +83,13 @@ class Frames:
             return b"".join([self.forward(frame + _END) for frame in frames[:-1]])
         members = _object(raw)
         if not self.begun:
-            self.begun, self._head = True, b""
-            self._id = self._own_id(bytes(members.get("id", self._id)))
-            self._created = bytes(members.get("created", self._created))
+            self.begun = True
+            if not self._head:  # else the caller knows our own
+                self._take_up(members)
         ours = {"created": self._created, "model": self._model}
         ours = {name: value for name, value in ours.items() if name in members}
-        if "id" in members and (own_id := self._own_id(theirs := bytes(members["id"]))) != theirs:
-            ours["id"] = own_id
+        if "id" in members and bytes(members["id"]) != self._id:
+            ours["id"] = self._id
         for wanted in (ours, {name: value for name, value in ours.items() if name != "created"}):
             stretch = _stretch(raw, members, wanted)
             if stretch is not None:
@@ -92,6 +97,13 @@ class Frames:
                 self._agree = self._theirs == self._ours
                 return raw.replace(self._theirs, self._ours)
         return sse.frame(_encode({**members, **{name: Raw(value) for name, value in ours.items()}})) if ours else raw
+
+    def _take_up(self, members: Mapping[str, Raw]) -> None:
+        id, created = bytes(members.get("id", b"null")), bytes(members.get("created", b"null"))
+        if id not in _UNSET:
+            self._id = self._own_id(id)
+        if created not in _UNSET:
+            self._created = created
 
     def _own_id(self, theirs: bytes) -> bytes:
         return theirs.replace(_CHAT_ID, b'"cmpl-', 1) if self._object == COMPLETION else theirs
@@ -183,6 +195,7 @@ class ChatReply:
         return sse.frame(errors.encode(error, content=self.content))
 
     def whole(self, response: Response) -> bytes:
+        apart = _kept_apart(response)
         return _encode(
             {
                 **response.extra,
@@ -190,30 +203,46 @@ class ChatReply:
                 "object": "chat.completion",
                 "created": self._created_s,
                 "model": self._model,
-                "choices": [self._choice(choice) for choice in response.choices],
+                "choices": [self._choice(choice, apart.get(choice.index, _NOT_APART)) for choice in response.choices],
                 "usage": usage.encode(response.usage),
             }
         )
 
-    def _choice(self, choice: Choice) -> dict[str, Any]:
-        calls = choice.tool_calls
+    def _choice(self, choice: Choice, apart: wire.Apart) -> dict[str, Any]:
+        calls, text = choice.tool_calls, choice.text.removesuffix(apart.refusal)
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": None if calls and not choice.text else choice.text,
-            "refusal": None,
+            "content": None if (calls or apart.refusal) and not text else text,
+            "refusal": apart.refusal or None,
+            **apart.message,
         }
         if choice.reasoning:
             message["reasoning_content"] = message["reasoning"] = choice.reasoning
         if calls and self._legacy:
             message["function_call"] = {"name": calls[0].name, "arguments": calls[0].arguments}
         elif calls:
-            message["tool_calls"] = [messages.encode_call(call) for call in calls]
+            message["tool_calls"] = [_encode_call(call, custom=at in apart.custom) for at, call in enumerate(calls)]
         return {
             "index": choice.index,
             "message": message,
-            "logprobs": logprobs.encode_chat(choice.logprobs) if choice.logprobs else None,
+            "logprobs": _tokens(choice, refusal=bool(apart.refusal) and not text),
             "finish_reason": _reason(choice.reason, self._legacy),
+            **apart.choice,
         }
+
+
+def _tokens(choice: Choice, *, refusal: bool) -> dict[str, Any] | None:
+    return logprobs.encode_chat(choice.logprobs, refusal=refusal) if choice.logprobs else None
+
+
+def _kept_apart(response: Response) -> Mapping[int, wire.Apart]:
+    return _apart(response.extra["choices"]) if "choices" in response.extra else {}
+
+
+def _encode_call(call: ToolCall, *, custom: bool) -> dict[str, Any]:
+    if custom:
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
+    return messages.encode_call(call)
 
 
 def _reason(reason: str, legacy: bool) -> str:
@@ -318,12 +347,14 @@ class CompletionReply:
         return sse.frame(errors.encode(error, content=self.content))
 
     def whole(self, response: Response) -> bytes:
+        apart = _kept_apart(response)
         choices = [
             {
                 "text": choice.text,
                 "index": choice.index,
                 "logprobs": logprobs.encode_completion(choice.logprobs) if choice.logprobs else None,
                 "finish_reason": _completion_reason(choice.reason),
+                **apart.get(choice.index, _NOT_APART).choice,
             }
             for choice in response.choices
         ]

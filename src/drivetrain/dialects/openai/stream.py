@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from drivetrain.dialects import sse
 from drivetrain.dialects.openai import errors, logprobs, usage, wire
@@ -56,17 +56,35 @@ _REFUSAL = re.compile(rb'"refusal"\s*:')
 _DATA: Final = b"data: "
 _LF_LF: Final = b"\n\n"
 _NULL: Final = b"null"
+_ANNOTATIONS: Final = b'"annotations"'
+# Of a choice, and of its message: what events say.
+_SAID: Final = frozenset({"index", "delta", "message", "text", "finish_reason", "logprobs"})
+_SAID_IN_MESSAGE: Final = frozenset(
+    {"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"}
+)
+_CHARACTERS_PER_TOKEN: Final = 4  # the usual rule of thumb
+_DOCUMENT = re.compile(rb"\s*\{")
+_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
+_NOT_APART: Final = wire.Apart()
+# The halves of a character beyond the first 65,536, as JSON escapes them: one ends a string, the other begins one.
+_HIGH = re.compile(rb'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
+_LOW = re.compile(rb'(?<!\\)"(\\u[dD][c-fC-F][0-9a-fA-F]{2})')
+_LOST: Final = "\ufffd".encode()
 
 _chunk = msgspec.json.Decoder(wire.ChunkOut).decode
 _bare_chunk = msgspec.json.Decoder(wire.BareChunkOut).decode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
+_choices = msgspec.json.Decoder(list[dict[str, Raw]]).decode
+_object = msgspec.json.Decoder(dict[str, Raw] | None).decode
+_integer = msgspec.json.Decoder(int).decode
 _encode = msgspec.json.Encoder().encode
 
 
 class StreamDecoder:
     """Reads one answer, of either surface.
 
-    An error that follows content in the same bytes is raised by the next `feed` or `close`, so that no event is lost.
+    An error that follows content in the same bytes is kept as `failure`, so that no event is lost, and raised by the
+    next `feed` or `close`.
     """
 
     def __init__(self, request: Request, surface: str) -> None:
@@ -79,7 +97,8 @@ class StreamDecoder:
         self._completions = surface == COMPLETIONS
         self._reader = sse.Reader()
         self._template = Template()
-        self._failure: DrivetrainError | None = None
+        self.failure: DrivetrainError | None = None
+        self._request = request
         self._calls: dict[int, Calls] = {}
         self._open: dict[int, bool] = {}  # choice → has not finished
         self._deltas = 0
@@ -87,11 +106,19 @@ class StreamDecoder:
         self._usage_raw: bytes | None = None
         self._timings: wire.TimingsOut | None = None
         self._extra: dict[str, Raw] = {}
+        self._apart: dict[int, wire.Apart] = {}
+        self._halves: dict[int, bytes] = {}  # choice → the first half of a character whose second has yet to come
         self._ended = False
 
+    @property
+    def complete(self) -> bool:
+        completion = self._request.completion
+        prompts = len(completion.prompts) if completion is not None else 1
+        return len(self._open) >= self._request.sampling.n * prompts and not any(self._open.values())
+
     def feed(self, data: bytes) -> Sequence[Event]:
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         events: list[Event] = []
         try:
             if data.endswith(_LF_LF) and not self._reader.pending and data.find(b"\r") < 0:
@@ -99,7 +126,7 @@ class StreamDecoder:
             else:
                 self._other_frames(data, events)
         except DrivetrainError as error:
-            self._failure = error
+            self.failure = error
             if not events:
                 raise
         return events
@@ -142,17 +169,19 @@ class StreamDecoder:
         return end
 
     def _other_frames(self, data: bytes, events: list[Event]) -> None:
+        if not self._open and _DOCUMENT.match(self._reader.pending or data):
+            data = data.translate(_BREAKS)  # of a document: they end no frame
         for frame, raw, _ in self._reader.feed(data):
             self._take(frame, raw if self._keep else None, events)
 
     def close(self) -> Sequence[Event]:
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         events: list[Event] = []
         rest = self._reader.rest()
-        if rest.lstrip().startswith(b"{"):  # one document instead of a stream
-            self._take(rest, None, events)
-        elif (frame := sse.last(rest)) is not None:
+        if _DOCUMENT.match(rest):
+            self._document(rest, events)
+        elif (frame := sse.last(rest)) is not None and not (self.complete and _is_cut(frame[0])):
             self._take(frame[0], frame[1] + b"\n\n" if self._keep else None, events)
         if not self._ended:
             if not self._open or any(self._open.values()):
@@ -160,13 +189,23 @@ class StreamDecoder:
             self._end(events)
         return events
 
+    def _document(self, data: bytes, events: list[Event]) -> None:
+        """One document instead of a stream. How many tokens a text is that came at once, its length tells."""
+        self._take(data, None, events)
+        for event in events:
+            if isinstance(event, TextDelta | ReasoningDelta):
+                self._deltas += max(1, len(event.text) // _CHARACTERS_PER_TOKEN) - 1
+
     def _take(self, data: bytes, raw: bytes | None, events: list[Event]) -> None:
         if self._ended or not data:
             return
         if data.startswith(b"[DONE]"):
             self._end(events)
             return
-        chunk = _decoded(data)
+        try:
+            chunk = _chunk(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            chunk, data, raw = self._odd(data, raw, error)
         choices = chunk.choices
         if choices is None or chunk.error:
             self._not_content(chunk, data)
@@ -178,7 +217,7 @@ class StreamDecoder:
             self._timings = chunk.timings
         if chunk.usage is not None:
             raw = self._account(chunk.usage, choices, data, raw)
-        elif not choices and raw is not None:
+        elif not choices and raw is not None and self._include_usage:  # others expect a choice in every frame
             events.append(Opaque(raw=raw))
         before, sound = len(events), True
         for choice in choices:
@@ -193,6 +232,29 @@ class StreamDecoder:
             _attach(raw, events, before)
         if len(events) == before + 1 and type(event := events[before]) is TextDelta:
             self._template.learn(_DATA + data, event.text, choice.index, completions=self._completions)
+        elif self._whole and data.find(_ANNOTATIONS) >= 0:
+            self._set_apart(_members(data)["choices"])
+
+    def _odd(self, data: bytes, raw: bytes | None, error: Exception) -> tuple[wire.ChunkOut, bytes, bytes | None]:
+        """A frame that cannot be read, and what stands for its bytes: it tells an error, has accounts in a form of its
+        own, or cuts a character in two."""
+        if (told := errors.decode_frame(data)) is not None:
+            raise told from error
+        if _HIGH.search(data) is None and _LOW.search(data) is None:
+            return _bare_of(data), data, raw
+        data = self._mended(data).translate(_BREAKS)
+        return _decoded(data), data, None if raw is None else sse.frame(data)
+
+    def _mended(self, data: bytes) -> bytes:
+        """The frame without the first half of a character at a text's end, and with the one that came before."""
+        high = _HIGH.search(data)
+        data = _HIGH.sub(rb"\1", data)
+        choices = _decoded(_LOW.sub(b'"', data)).choices
+        index = choices[0].index if choices else 0
+        half = self._halves.pop(index, None)
+        if high is not None:
+            self._halves[index] = high.group(2)
+        return _LOW.sub(b'"' + _LOST if half is None else lambda low: b'"' + half + low.group(1), data)
 
     def _not_content(self, chunk: wire.ChunkOut, data: bytes) -> None:
         if (told := errors.decode_frame(data)) is not None:
@@ -221,20 +283,51 @@ class StreamDecoder:
 
     def _remember(self, data: bytes) -> None:
         """Keep what only this dialect knows of a last frame, for an answer that is not streamed: `timings`, …"""
-        if self._whole and not (members := _members(data)).keys() <= _COMMON:
+        if not self._whole:
+            return
+        members = _members(data)
+        if not members.keys() <= _COMMON:
             self._extra.update({name: value for name, value in members.items() if name not in _COMMON})
+        self._set_apart(members["choices"])
+
+    def _set_apart(self, choices: Raw) -> None:
+        """The same of a frame's choices: `stop_reason`, `annotations`, …"""
+        for given in _choices(choices):
+            message = _object(given.get("delta", given.get("message", Raw(_NULL)))) or {}
+            if not (given.keys() <= _SAID and message.keys() <= _SAID_IN_MESSAGE):
+                own = {name: value for name, value in given.items() if name not in _SAID}
+                its = {name: value for name, value in message.items() if name not in _SAID_IN_MESSAGE}
+                index = _integer(given["index"]) if "index" in given else 0
+                before = self._apart.get(index, _NOT_APART)
+                self._apart[index] = replace(before, choice=before.choice | own, message=before.message | its)
+
+    def _refuse(self, index: int, text: str) -> None:
+        """A refusal is text to all dialects but this one."""
+        if self._whole:
+            before = self._apart.get(index, _NOT_APART)
+            self._apart[index] = replace(before, refusal=before.refusal + text)
+
+    def _all_extra(self) -> Mapping[str, Raw]:
+        for index, calls in self._calls.items():
+            if calls.custom:
+                self._apart[index] = replace(self._apart.get(index, _NOT_APART), custom=tuple(calls.custom))
+        return {**self._extra, "choices": Raw(_encode(self._apart))} if self._apart else self._extra
 
     def _choose(self, choice: wire.ChoiceOut, data: bytes, events: list[Event]) -> bool:
         """One choice's part of a frame. False if the frame breaks a rule and must not reach a caller as it is."""
-        index, sound, before = choice.index, True, len(events)
-        delta = choice.delta if choice.delta is not None else choice.message
+        index, sound, before, delta = choice.index, True, len(events), choice.delta
+        if delta is None:
+            delta, sound = choice.message, self._completions  # clients of a chat look into it in every frame
         if delta is not None:
             if text := delta.reasoning_content or delta.reasoning:
                 events.append(ReasoningDelta(index=index, text=text))
-            if text := delta.content or delta.refusal:
+            if text := delta.content:
                 events.append(TextDelta(index=index, text=text))
+            elif text := delta.refusal:
+                events.append(TextDelta(index=index, text=text))
+                self._refuse(index, text)
             if delta.tool_calls or delta.function_call is not None:
-                sound = self._call(delta, index, data, events)
+                sound = self._call(delta, index, data, events) and sound
         elif choice.text:
             events.append(TextDelta(index=index, text=choice.text))
         if choice.logprobs is not None and (tokens := logprobs.decode(choice.logprobs)):
@@ -282,22 +375,29 @@ class StreamDecoder:
                 reason: FinishReason = "tool_calls" if self._calls.get(index) else "stop"
                 events.append(ChoiceFinished(index=index, reason=reason))
         self._ended = True
+        used = usage.decode(self._usage, self._timings, self._deltas)
         events.append(
             Finished(
-                usage=usage.decode(self._usage, self._timings, self._deltas),
+                usage=used,
                 timings=_timings(self._timings),
-                extra=self._extra,
-                raw=self._usage_raw,
+                extra=self._all_extra() if self._whole else self._extra,
+                raw=None if used.estimated else self._usage_raw,  # which tells nothing then
             )
         )
+
+
+def _is_cut(data: bytes) -> bool:
+    try:
+        _members(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return True
+    return False
 
 
 def _decoded(data: bytes) -> wire.ChunkOut:
     try:
         return _chunk(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if (told := errors.decode_frame(data)) is not None:
-            raise told from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _bare_of(data)
 
 

@@ -157,10 +157,18 @@ class FunctionDelta(Wire, frozen=True, kw_only=True, gc=False):
     arguments: str | dict[str, Any] | None = None
 
 
+class CustomDelta(Wire, frozen=True, kw_only=True, gc=False):
+    """A call of a custom tool, which takes free text."""
+
+    name: str | None = None
+    input: str | None = None
+
+
 class CallDelta(Wire, frozen=True, kw_only=True, gc=False):
     index: int | None = None
     id: str | None = None
     function: FunctionDelta | None = None
+    custom: CustomDelta | None = None
 
 
 class Delta(Wire, frozen=True, kw_only=True, gc=False):
@@ -183,6 +191,7 @@ class LogprobsOut(Wire, frozen=True, kw_only=True, gc=False):
     """Both forms: `content` of chat; the four parallel lists of completions."""
 
     content: list[TokenOut] | None = None
+    refusal: list[TokenOut] | None = None  # instead of content
     tokens: list[str] | None = None
     token_logprobs: list[float | None] | None = None
     top_logprobs: list[dict[str, float] | None] | None = None
@@ -197,6 +206,16 @@ class ChoiceOut(Wire, frozen=True, kw_only=True, gc=False):
     stop_reason: str | int | None = None  # vLLM: the stop sequence that was met, or a token's id
     matched_stop: str | int | None = None  # the same of SGLang
     logprobs: LogprobsOut | None = None
+
+
+class Apart(Wire, frozen=True, kw_only=True, gc=False):
+    """What a choice has that no event says. Not an engine's: kept for an answer that is not streamed, by index in the
+    member `choices` of `Finished.extra`."""
+
+    refusal: str = ""  # the end of the choice's text
+    custom: tuple[int, ...] = ()  # positions of calls of custom tools
+    choice: dict[str, Raw] = {}  # members that are not ours to write
+    message: dict[str, Raw] = {}
 
 
 class PromptDetails(Wire, frozen=True, kw_only=True, gc=False):

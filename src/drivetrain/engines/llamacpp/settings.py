@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from drivetrain.engines.expertstream import plan
 from drivetrain.engines.llamacpp.launch import Adapter, Flash, Launch
 from drivetrain.engines.llamacpp.memory import cell_bytes, vocabulary
-from drivetrain.engines.llamacpp.tools import with_tools
+from drivetrain.engines.llamacpp.tools import jinja, with_tools
 from drivetrain.errors import BadRequest
 from drivetrain.gguf import Gguf
 from drivetrain.types import ModelSpec
@@ -199,7 +199,8 @@ def resolve(spec: ModelSpec, given: Chosen, gguf: Gguf, *, cores: int) -> Launch
     cells = _cells(context, parallel, token_bytes)
     prompt_cache = given.get("prompt_cache_mib")
     gpu_layers = given.get("gpu_layers", -1)
-    template = given.get("template") or gguf.text("tokenizer.chat_template")
+    own_template = given.get("template") or jinja(spec.template)
+    template = own_template or gguf.text("tokenizer.chat_template")
     return Launch(
         weights=spec.weights or "",
         context=context,
@@ -219,7 +220,7 @@ def resolve(spec: ModelSpec, given: Chosen, gguf: Gguf, *, cores: int) -> Launch
         reuse=given.get("reuse", True),
         projector=spec.projector or given.get("projector"),
         adapters=tuple(Adapter(path=path) for path in spec.adapters) or given.get("adapters", ()),
-        template=with_tools(template) or given.get("template"),
+        template=with_tools(template) or own_template,
         prefaced=with_tools(template) is not None,
         rope_freq_base=given.get("rope_freq_base", 0.0),
         rope_freq_scale=given.get("rope_freq_scale", 0.0),

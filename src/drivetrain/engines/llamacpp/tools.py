@@ -30,6 +30,8 @@ class _Kind(msgspec.Struct, gc=False):
 _NONE: Final = Raw(b"null")
 _kinds = msgspec.json.Decoder(list[_Kind] | None).decode
 
+_JINJA: Final = re.compile(r"\{\{|\{%")
+_GO: Final = re.compile(r"\{\{-?\s*(?:[.$]|/\*|(?:if|else|range|with|end|define|template|block|break|continue)\b)")
 _FOLD: Final = "{%- set fold_system = true -%}\n"  # the template takes no system message
 _PREFACE: Final = """\
 {%- set said = namespace(messages=[], system='', calls='', tooling=false) -%}
@@ -83,6 +85,13 @@ def refuse_others(request: Request) -> None:
         if tool.type not in (None, "function"):
             told = f"'tools[{place}].type' is {shown(tool.type)}; the embedded engine knows no tools but functions"
             raise Unsupported(told, param=f"tools[{place}].type")
+
+
+def jinja(template: str | None) -> str | None:
+    """A model's template, if llama.cpp can read it: what comes with Ollama's models is Go's, of another language."""
+    if template is None or not _JINJA.search(template) or _GO.search(template):
+        return None
+    return template
 
 
 def with_tools(template: str) -> str | None:
