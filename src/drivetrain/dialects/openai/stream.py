@@ -13,11 +13,13 @@ from typing import Final
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import force_setattr
 
 from drivetrain.dialects import sse
-from drivetrain.dialects.openai import errors, logprobs, usage, wire
+from drivetrain.dialects.openai import errors, halves, logprobs, usage, wire
+from drivetrain.dialects.openai.asides import Asides
 from drivetrain.dialects.openai.calls import Calls
+from drivetrain.dialects.openai.halves import Halves
 from drivetrain.dialects.openai.requests import COMPLETIONS, wants_running_usage
 from drivetrain.dialects.openai.template import Template
 from drivetrain.errors import DrivetrainError, EngineFailed
@@ -57,26 +59,13 @@ _DATA: Final = b"data: "
 _LF_LF: Final = b"\n\n"
 _NULL: Final = b"null"
 _ANNOTATIONS: Final = b'"annotations"'
-# Of a choice, and of its message: what events say.
-_SAID: Final = frozenset({"index", "delta", "message", "text", "finish_reason", "logprobs"})
-_SAID_IN_MESSAGE: Final = frozenset(
-    {"role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"}
-)
 _CHARACTERS_PER_TOKEN: Final = 4  # the usual rule of thumb
 _DOCUMENT = re.compile(rb"\s*\{")
 _BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
-_NOT_APART: Final = wire.Apart()
-# The halves of a character beyond the first 65,536, as JSON escapes them: one ends a string, the other begins one.
-_HIGH = re.compile(rb'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
-_LOW = re.compile(rb'(?<!\\)"(\\u[dD][c-fC-F][0-9a-fA-F]{2})')
-_LOST: Final = "\ufffd".encode()
 
 _chunk = msgspec.json.Decoder(wire.ChunkOut).decode
 _bare_chunk = msgspec.json.Decoder(wire.BareChunkOut).decode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
-_choices = msgspec.json.Decoder(list[dict[str, Raw]]).decode
-_object = msgspec.json.Decoder(dict[str, Raw] | None).decode
-_integer = msgspec.json.Decoder(int).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -91,7 +80,7 @@ class StreamDecoder:
         same = request.source is not None and request.source.dialect == surface
         self._keep = same and request.stream
         self._joins = self._keep or not request.stream  # nobody sees one event for each frame
-        self._whole = same and not request.stream
+        self._asides = Asides() if same and not request.stream else None
         self._include_usage = request.include_usage  # asked by the caller
         self._usage_everywhere = same and wants_running_usage(request)
         self._completions = surface == COMPLETIONS
@@ -106,8 +95,7 @@ class StreamDecoder:
         self._usage_raw: bytes | None = None
         self._timings: wire.TimingsOut | None = None
         self._extra: dict[str, Raw] = {}
-        self._apart: dict[int, wire.Apart] = {}
-        self._halves: dict[int, bytes] = {}  # choice → the first half of a character whose second has yet to come
+        self._halves: Halves | None = None  # nobody has cut a character
         self._ended = False
 
     @property
@@ -232,29 +220,20 @@ class StreamDecoder:
             _attach(raw, events, before)
         if len(events) == before + 1 and type(event := events[before]) is TextDelta:
             self._template.learn(_DATA + data, event.text, choice.index, completions=self._completions)
-        elif self._whole and data.find(_ANNOTATIONS) >= 0:
-            self._set_apart(_members(data)["choices"])
+        elif self._asides is not None and data.find(_ANNOTATIONS) >= 0:
+            self._asides.keep(_members(data)["choices"])
 
     def _odd(self, data: bytes, raw: bytes | None, error: Exception) -> tuple[wire.ChunkOut, bytes, bytes | None]:
         """A frame that cannot be read, and what stands for its bytes: it tells an error, has accounts in a form of its
         own, or cuts a character in two."""
         if (told := errors.decode_frame(data)) is not None:
             raise told from error
-        if _HIGH.search(data) is None and _LOW.search(data) is None:
+        if not halves.cut(data):
             return _bare_of(data), data, raw
-        data = self._mended(data).translate(_BREAKS)
+        if self._halves is None:
+            self._halves = Halves(_choice_of)
+        data = self._halves.mend(data).translate(_BREAKS)
         return _decoded(data), data, None if raw is None else sse.frame(data)
-
-    def _mended(self, data: bytes) -> bytes:
-        """The frame without the first half of a character at a text's end, and with the one that came before."""
-        high = _HIGH.search(data)
-        data = _HIGH.sub(rb"\1", data)
-        choices = _decoded(_LOW.sub(b'"', data)).choices
-        index = choices[0].index if choices else 0
-        half = self._halves.pop(index, None)
-        if high is not None:
-            self._halves[index] = high.group(2)
-        return _LOW.sub(b'"' + _LOST if half is None else lambda low: b'"' + half + low.group(1), data)
 
     def _not_content(self, chunk: wire.ChunkOut, data: bytes) -> None:
         if (told := errors.decode_frame(data)) is not None:
@@ -283,35 +262,12 @@ class StreamDecoder:
 
     def _remember(self, data: bytes) -> None:
         """Keep what only this dialect knows of a last frame, for an answer that is not streamed: `timings`, …"""
-        if not self._whole:
+        if self._asides is None:
             return
         members = _members(data)
         if not members.keys() <= _COMMON:
             self._extra.update({name: value for name, value in members.items() if name not in _COMMON})
-        self._set_apart(members["choices"])
-
-    def _set_apart(self, choices: Raw) -> None:
-        """The same of a frame's choices: `stop_reason`, `annotations`, …"""
-        for given in _choices(choices):
-            message = _object(given.get("delta", given.get("message", Raw(_NULL)))) or {}
-            if not (given.keys() <= _SAID and message.keys() <= _SAID_IN_MESSAGE):
-                own = {name: value for name, value in given.items() if name not in _SAID}
-                its = {name: value for name, value in message.items() if name not in _SAID_IN_MESSAGE}
-                index = _integer(given["index"]) if "index" in given else 0
-                before = self._apart.get(index, _NOT_APART)
-                self._apart[index] = replace(before, choice=before.choice | own, message=before.message | its)
-
-    def _refuse(self, index: int, text: str) -> None:
-        """A refusal is text to all dialects but this one."""
-        if self._whole:
-            before = self._apart.get(index, _NOT_APART)
-            self._apart[index] = replace(before, refusal=before.refusal + text)
-
-    def _all_extra(self) -> Mapping[str, Raw]:
-        for index, calls in self._calls.items():
-            if calls.custom:
-                self._apart[index] = replace(self._apart.get(index, _NOT_APART), custom=tuple(calls.custom))
-        return {**self._extra, "choices": Raw(_encode(self._apart))} if self._apart else self._extra
+        self._asides.keep(members["choices"])
 
     def _choose(self, choice: wire.ChoiceOut, data: bytes, events: list[Event]) -> bool:
         """One choice's part of a frame. False if the frame breaks a rule and must not reach a caller as it is."""
@@ -325,7 +281,8 @@ class StreamDecoder:
                 events.append(TextDelta(index=index, text=text))
             elif text := delta.refusal:
                 events.append(TextDelta(index=index, text=text))
-                self._refuse(index, text)
+                if self._asides is not None:
+                    self._asides.refuse(index, text)
             if delta.tool_calls or delta.function_call is not None:
                 sound = self._call(delta, index, data, events) and sound
         elif choice.text:
@@ -380,7 +337,7 @@ class StreamDecoder:
             Finished(
                 usage=used,
                 timings=_timings(self._timings),
-                extra=self._all_extra() if self._whole else self._extra,
+                extra=self._extra if self._asides is None else {**self._extra, **self._asides.members(self._calls)},
                 raw=None if used.estimated else self._usage_raw,  # which tells nothing then
             )
         )
@@ -392,6 +349,11 @@ def _is_cut(data: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return True
     return False
+
+
+def _choice_of(data: bytes) -> int:
+    choices = _decoded(data).choices
+    return choices[0].index if choices else 0
 
 
 def _decoded(data: bytes) -> wire.ChunkOut:
