@@ -54,6 +54,12 @@ def test_a_mistake_is_named(members: dict[str, Any], message: str) -> None:
     assert caught.value.message == message
 
 
+def test_an_input_that_comes_twice_is_told_of_by_its_place() -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode_embed_request(b'{"model":"m","input":[[1,"x"]],"input":[]}')
+    assert (caught.value.message, caught.value.param) == ("'input[0][1]' must be an integer", "input[0][1]")
+
+
 def test_base64_has_the_width_and_the_values_of_the_numbers() -> None:
     embeddings = Embeddings(vectors=(VECTOR, VECTOR), usage=Usage(prompt=4))
     numbers = json.loads(encode_embeddings(asked(encoding_format="float"), embeddings))

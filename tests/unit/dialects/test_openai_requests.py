@@ -27,13 +27,23 @@ from drivetrain.types import (
 
 HELLO = {"role": "user", "content": "Hello"}
 F = {"type": "function", "function": {"name": "f"}}
+G = {"type": "function", "function": {"name": "g"}}
 NAMELESS = "'{}.name' is empty; name the function"
 NO_TOOL = "'tool_choice' names \"g\", which is no function of the request; it has f"
+NAMED = '{"type": "function", "function": {"name": …}}'
+NO_LIST = (
+    '\'tool_choice\' is {"type":"allowed_tools"}; '
+    'expected {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": […]}}'
+)
 NO_TOOLS = "'tool_choice' demands a call, but the request has no tools"
 
 
 def chat(**members: Any) -> Request:
     return CHAT.decode_request(msgspec.json.encode({"model": "m", "messages": [HELLO], **members}))
+
+
+def allowed(mode: str, listed: Any) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": listed}}
 
 
 def completion(**members: Any) -> Request:
@@ -154,11 +164,36 @@ def test_reads_tools_with_their_schema_verbatim() -> None:
         ("none", "none"),
         ("required", "required"),
         ({"type": "function", "function": {"name": "f"}}, NamedTool(name="f")),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}, "required"),
+        ("any", "required"),
+        ({"type": "custom", "custom": {"name": "x"}}, "required"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [F]}}, "required"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [F]}}, "auto"),
     ],
 )
 def test_reads_every_form_of_tool_choice(given: Any, read: Any) -> None:
     assert chat(tools=[F], tool_choice=given).tool_choice == read
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+@pytest.mark.parametrize(
+    ("listed", "left"),
+    [
+        ([G], ["g"]),
+        ([{"type": "function", "name": "g"}], ["g"]),
+        ([G, F], ["f", "g"]),
+        ([G, {"type": "custom", "custom": {"name": "x"}}], ["g"]),
+        ([{"type": "mcp", "name": "f"}], []),
+    ],
+)
+def test_the_tools_of_a_request_are_those_that_its_choice_allows(mode: str, listed: Any, left: list[str]) -> None:
+    request = chat(tools=[F, G], tool_choice=allowed(mode, listed))
+    assert [tool.name for tool in request.tools] == left
+    assert sent(request)["tools"] == [F, G]
+    assert sent(request)["tool_choice"] == allowed(mode, listed)
+
+
+def test_a_choice_may_allow_no_call_at_all() -> None:
+    assert chat(tools=[F], tool_choice=allowed("auto", [])).tools == ()
 
 
 def test_reads_legacy_functions_as_tools() -> None:
@@ -308,6 +343,19 @@ def test_a_bare_completion_needs_a_prompt(members: dict[str, Any]) -> None:
             "function_call",
         ),
         ({"tool_choice": {"function": {"name": "g"}}}, NO_TOOL.replace("has f", "has none"), "tool_choice"),
+        ({"tools": [F], "tool_choice": allowed("auto", [F, G])}, NO_TOOL, "tool_choice"),
+        ({"tools": [F], "tool_choice": allowed("required", [G])}, NO_TOOL, "tool_choice"),
+        (
+            {"tools": [F], "tool_choice": allowed("required", [])},
+            "'tool_choice' demands a call, but allows no tools",
+            "tool_choice",
+        ),
+        (
+            {"tools": [F], "tool_choice": allowed("auto", [{"type": "function"}])},
+            f'\'tool_choice\' is {{"type":"function"}}; expected tools like {NAMED}',
+            "tool_choice",
+        ),
+        ({"tools": [F], "tool_choice": {"type": "allowed_tools"}}, NO_LIST, "tool_choice"),
         ({"tool_choice": "required"}, NO_TOOLS, "tool_choice"),
         ({"tools": [], "tool_choice": "required"}, NO_TOOLS, "tool_choice"),
         ({"max_tokens": 0}, "'max_tokens' must be an integer >= 1, not 0", "max_tokens"),
@@ -338,6 +386,20 @@ def test_a_mistake_is_named_with_its_place_its_value_and_what_is_expected(
     members: dict[str, Any], message: str, param: str
 ) -> None:
     assert refusal({"model": "m", "messages": [HELLO], **members}) == (message, param)
+
+
+@pytest.mark.parametrize("listed", [None, {}, "f", 5])
+def test_allowed_tools_are_a_list(listed: Any) -> None:
+    assert refusal({"model": "m", "messages": [HELLO], "tools": [F], "tool_choice": allowed("auto", listed)})[1] == (
+        "tool_choice"
+    )
+
+
+@pytest.mark.parametrize("mode", ["none", "any", ""])
+def test_what_is_allowed_may_be_called_or_must_be(mode: str) -> None:
+    assert refusal({"model": "m", "messages": [HELLO], "tools": [F], "tool_choice": allowed(mode, [F])})[1] == (
+        "tool_choice"
+    )
 
 
 def test_a_missing_model_is_named() -> None:
@@ -524,3 +586,8 @@ def test_a_mistake_in_a_member_that_comes_twice_is_told_by_its_name(second: byte
     with pytest.raises(BadRequest) as caught:
         CHAT.decode_request(body)
     assert (caught.value.message, caught.value.param) == ("'messages[0].role' must be a string", "messages[0].role")
+
+
+def test_a_prompt_that_comes_twice_is_told_of_by_its_place() -> None:
+    body = b'{"model":"m","prompt":[[1,"x"]],"prompt":"a"}'
+    assert refusal(body, COMPLETIONS) == ("'prompt[0][1]' must be an integer", "prompt[0][1]")

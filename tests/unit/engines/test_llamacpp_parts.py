@@ -278,6 +278,75 @@ def test_other_tools_are_refused_by_place() -> None:
     assert caught.value.message == "'tools[1].type' is \"custom\"; the embedded engine knows no tools but functions"
 
 
+def choosing(choice: Any, **members: Any) -> Request:
+    """A chat in the caller's own words, with the functions `a` and `b`."""
+    body = json.loads(openai.CHAT.encode_request(demanding())) | {"tool_choice": choice, **members}
+    return openai.CHAT.decode_request(json.dumps(body).encode())
+
+
+def allowing(mode: str, *listed: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": listed}}
+
+
+@pytest.mark.parametrize(("mode", "begun"), [("required", True), ("auto", False)])
+def test_allowed_tools_are_the_only_ones_left_and_the_choice_is_one_word(mode: str, begun: bool) -> None:
+    request = choosing(allowing(mode, {"type": "function", "function": {"name": "b"}}), top_k=3)
+    sent = json.loads(openai.CHAT.encode_request(tools.demanded(request, prefaced=True)))
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["b"]
+    assert (sent["tool_choice"], sent["top_k"]) == (mode, 3)
+    assert (sent["messages"][-1] == {"role": "assistant", "content": "<tool_call>\n"}) is begun
+
+
+@pytest.mark.parametrize("choice", [None, "auto", "none", "required"])
+def test_a_choice_of_one_word_goes_as_it_is(choice: str | None) -> None:
+    request = choosing(choice)
+    tools.refuse_others(request)
+    assert tools.demanded(request, prefaced=False) is request
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("any", "'tool_choice' is \"any\"; the embedded engine knows auto, none, required and functions"),
+        (
+            {"type": "custom", "custom": {"name": "a"}},
+            "'tool_choice.type' is \"custom\"; the embedded engine knows no tools but functions",
+        ),
+        (
+            allowing("required", {"type": "custom", "custom": {"name": "x"}}),
+            "'tool_choice' allows no functions; the embedded engine knows no other tools",
+        ),
+    ],
+)
+def test_a_choice_that_it_does_not_know_is_refused(choice: Any, message: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        tools.refuse_others(choosing(choice))
+    assert (caught.value.message, caught.value.param) == (message, "tool_choice")
+
+
+def test_a_choice_that_is_none_of_the_surfaces_is_left_alone() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "functions": [{"name": "a"}]}
+    tools.refuse_others(openai.CHAT.decode_request(json.dumps(body | {"tool_choice": "any"}).encode()))
+
+
+@pytest.mark.parametrize("schema", [5, True, False, [], "x"])
+def test_a_schema_that_is_no_object_is_refused(schema: Any) -> None:
+    for given in (
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
+        {"type": "json_object", "schema": schema},
+    ):
+        with pytest.raises(Unsupported) as caught:
+            tools.refuse_others(choosing("auto", response_format=given))
+        told = f"'response_format' has the schema {json.dumps(schema)}; the embedded engine takes an object"
+        assert (caught.value.message, caught.value.param) == (told, "response_format")
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "object"}, None])
+def test_a_schema_that_is_one_goes_on(schema: Any) -> None:
+    named = {"name": "n", "schema": schema}
+    tools.refuse_others(choosing("auto", response_format={"type": "json_schema", "json_schema": named}))
+
+
 # --- choices ----------------------------------------------------------------------------------------------------------
 
 

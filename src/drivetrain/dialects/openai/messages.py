@@ -14,6 +14,7 @@ from drivetrain.types import Audio, Image, Message, NamedTool, Part, Role, Text,
 _ROLES: Mapping[str, Role] = {**{role: role for role in get_args(Role)}, "function": "tool"}
 _MODES: Mapping[str, ToolChoice] = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _PARTS = "text, image_url, input_audio, refusal"
+_ALLOWED = '{"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": […]}}'
 
 
 # --- from callers -----------------------------------------------------------------------------------------------------
@@ -118,8 +119,10 @@ def decode_choice(choice: str | Mapping[str, Any] | None, param: str = "tool_cho
             return None
         case str(mode) if mode in _MODES:
             return _MODES[mode]
-        case {"type": "allowed_tools", "allowed_tools": {"mode": str(mode)}} if mode in _MODES:
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [*_]}}:
             return _MODES[mode]
+        case {"type": "allowed_tools"}:
+            refuse(param, choice, _ALLOWED)
         case {"type": "custom"}:
             return "required"
         case {"function": {"name": str(name)}} | {"name": str(name)}:
@@ -130,12 +133,42 @@ def decode_choice(choice: str | Mapping[str, Any] | None, param: str = "tool_cho
 
 def check_choice(choice: ToolChoice | None, tools: Sequence[Tool], *, any_tools: bool, param: str) -> None:
     """Raises `BadRequest` for a choice that demands what is not there. `any_tools`: also ones that are no functions."""
-    if isinstance(choice, NamedTool) and all(tool.name != choice.name for tool in tools):
-        known = ", ".join(tool.name for tool in tools) or "none"
-        wrong = f"'{param}' names {shown(choice.name)}, which is no function of the request; it has {known}"
-        raise BadRequest(wrong, param=param)
+    if isinstance(choice, NamedTool):
+        _check_name(choice.name, tools, param)
     if choice == "required" and not any_tools:
         raise BadRequest(f"'{param}' demands a call, but the request has no tools", param=param)
+
+
+def allowed(choice: Mapping[str, Any], tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """The functions that a choice that was read leaves to call: all, unless it lists some. Raises `BadRequest` for one
+    that is not there, and for a demand that lists nothing."""
+    match choice:
+        case {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": listed}}:
+            if mode == "required" and not listed:
+                raise BadRequest("'tool_choice' demands a call, but allows no tools", param="tool_choice")
+            names = {name for each in listed if (name := _allowed_name(each)) is not None}
+            for name in sorted(names):
+                _check_name(name, tools, "tool_choice")
+            return tuple(tool for tool in tools if tool.name in names)
+    return tools
+
+
+def _allowed_name(entry: object) -> str | None:
+    """A function's name; None for other tools, which reach engines of this dialect only."""
+    match entry:
+        case {"type": str(kind)} if kind != "function":
+            return None
+        case {"function": {"name": str(name)}} | {"name": str(name)}:
+            return name
+        case _:
+            refuse("tool_choice", entry, 'tools like {"type": "function", "function": {"name": …}}')
+
+
+def _check_name(name: str, tools: Sequence[Tool], param: str) -> None:
+    if all(tool.name != name for tool in tools):
+        known = ", ".join(tool.name for tool in tools) or "none"
+        wrong = f"'{param}' names {shown(name)}, which is no function of the request; it has {known}"
+        raise BadRequest(wrong, param=param)
 
 
 def refuse(param: str, value: object, expected: str) -> NoReturn:

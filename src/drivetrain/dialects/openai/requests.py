@@ -110,6 +110,8 @@ def decode_chat(body: bytes) -> Request:
 def _tools(given: wire.ChatIn) -> tuple[tuple[Tool, ...], ToolChoice | None]:
     tools, choice = messages.decode_tools(given.tools or ()), messages.decode_choice(given.tool_choice)
     messages.check_choice(choice, tools, any_tools=bool(given.tools), param="tool_choice")
+    if isinstance(given.tool_choice, dict):
+        tools = messages.allowed(given.tool_choice, tools)
     return tools, choice
 
 

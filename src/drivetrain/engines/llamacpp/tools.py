@@ -14,9 +14,10 @@ from msgspec import Raw
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
+from drivetrain.dialects.openai.requests import CHAT
 from drivetrain.errors import Unsupported
 from drivetrain.excerpts import shown
-from drivetrain.types import Event, Message, NamedTool, Request, Text, ToolCallDelta, ToolCallStart
+from drivetrain.types import Event, JsonSchema, Message, NamedTool, Request, Text, ToolCallDelta, ToolCallStart
 
 CALL: Final = "<tool_call>\n"
 
@@ -29,6 +30,7 @@ class _Kind(msgspec.Struct, gc=False):
 
 _NONE: Final = Raw(b"null")
 _kinds = msgspec.json.Decoder(list[_Kind] | None).decode
+_choice = msgspec.json.Decoder(dict[str, Any] | str | None).decode
 
 _JINJA: Final = re.compile(r"\{\{|\{%")
 _GO: Final = re.compile(r"\{\{-?\s*(?:[.$]|/\*|(?:if|else|range|with|end|define|template|block|break|continue)\b)")
@@ -79,12 +81,34 @@ _PREFACE: Final = """\
 
 
 def refuse_others(request: Request) -> None:
-    """The caller's own words reach llama.cpp, which knows functions alone. Raises `Unsupported` for other tools."""
+    """The caller's own words reach llama.cpp, which knows functions alone, and drops a schema that is no object. Raises
+    `Unsupported` for other tools, choices and schemas."""
     sent = _NONE if request.source is None else request.source.fields.get("tools", _NONE)
     for place, tool in enumerate(_kinds(sent) or ()):
         if tool.type not in (None, "function"):
             told = f"'tools[{place}].type' is {shown(tool.type)}; the embedded engine knows no tools but functions"
             raise Unsupported(told, param=f"tools[{place}].type")
+    _refuse_other_choices(request)
+    _refuse_other_schemas(request)
+
+
+def _refuse_other_choices(request: Request) -> None:
+    match _sent_choice(request):
+        case "any":  # another engine's word for "required"
+            told = "'tool_choice' is \"any\"; the embedded engine knows auto, none, required and functions"
+            raise Unsupported(told, param="tool_choice")
+        case {"type": "custom"}:
+            told = "'tool_choice.type' is \"custom\"; the embedded engine knows no tools but functions"
+            raise Unsupported(told, param="tool_choice")
+    if request.tool_choice == "required" and not request.tools:
+        told = "'tool_choice' allows no functions; the embedded engine knows no other tools"
+        raise Unsupported(told, param="tool_choice")
+
+
+def _refuse_other_schemas(request: Request) -> None:
+    if isinstance(request.output, JsonSchema) and not bytes(request.output.schema).startswith(b"{"):
+        told = f"'response_format' has the schema {shown(request.output.schema)}; the embedded engine takes an object"
+        raise Unsupported(told, param="response_format")
 
 
 def jinja(template: str | None) -> str | None:
@@ -105,23 +129,28 @@ def with_tools(template: str) -> str | None:
 def demanded(request: Request, *, prefaced: bool) -> Request:
     """The request, put so that a call that its `tool_choice` demands does come.
 
-    llama.cpp takes no name in a `tool_choice`: only that tool is left to choose. And it lets a model talk before a call
-    that is required; where the form of calls is that of our preface, the answer is made to begin with one.
+    llama.cpp takes no names in a `tool_choice`: only the tools that it names are left to choose. And it lets a model
+    talk before a call that is required; where the form of calls is that of our preface, the answer is made to begin
+    with one.
     """
-    choice = request.tool_choice
-    if isinstance(choice, NamedTool):
-        tools = tuple(tool for tool in request.tools if tool.name == choice.name)
-        kept = _kept_tools(request, choice.name)
-        return demanded(
-            _changed(replace(request, tools=tools, tool_choice="required"), tool_choice=encode("required"), **kept),
-            prefaced=prefaced,
-        )
-    if choice != "required" or not prefaced or not request.tools:
+    request = _without_names(request)
+    if request.tool_choice != "required" or not prefaced or not request.tools:
         return request
     start = Message(role="assistant", content=(Text(text=CALL),))
     sent = _sent(request, "messages")
     messages = {} if sent is None else {"messages": encode([*sent, {"role": "assistant", "content": CALL}])}
     return _changed(replace(request, messages=(*request.messages, start)), **messages)
+
+
+def _without_names(request: Request) -> Request:
+    """The request with a choice of one word, and of its tools only those to choose from."""
+    choice = request.tool_choice
+    if isinstance(choice, NamedTool):
+        tools = tuple(tool for tool in request.tools if tool.name == choice.name)
+        request = replace(request, tools=tools, tool_choice="required")
+    elif not isinstance(_sent_choice(request), dict):  # else it lists tools, and the others are left out already
+        return request
+    return _changed(request, tool_choice=encode(request.tool_choice), **_kept_tools(request))
 
 
 def one_call(request: Request) -> bool:
@@ -134,9 +163,16 @@ def without_further_calls(events: Iterable[Event]) -> list[Event]:
     return [event for event in events if not (isinstance(event, ToolCallStart | ToolCallDelta) and event.call > 0)]
 
 
-def _kept_tools(request: Request, name: str) -> dict[str, bytes]:
-    sent = _sent(request, "tools")
-    return {} if sent is None else {"tools": encode([tool for tool in sent if tool["function"]["name"] == name])}
+def _kept_tools(request: Request) -> dict[str, bytes]:
+    """Those of the request, as the caller sent them."""
+    sent, names = _sent(request, "tools"), {tool.name for tool in request.tools}
+    return {} if sent is None else {"tools": encode([tool for tool in sent if tool["function"]["name"] in names])}
+
+
+def _sent_choice(request: Request) -> dict[str, Any] | str | None:
+    """The `tool_choice` of a chat in the caller's own words; the other forms of a request have none that goes on."""
+    source = request.source
+    return None if source is None or source.dialect != CHAT else _choice(source.fields.get("tool_choice", _NONE))
 
 
 def _sent(request: Request, member: str) -> list[Any] | None:
